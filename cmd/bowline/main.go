@@ -1,0 +1,40 @@
+// Command bowline runs coding agents in places you do not trust and loses
+// nothing: server, command line and runner in one binary. Started under the
+// name runnerd it is the runner (cmd/runnerd is the slim build of that).
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"bowline/cmd/internal/cli"
+	"bowline/runnerd"
+	"bowline/wire"
+)
+
+func main() {
+	if filepath.Base(os.Args[0]) == "runnerd" {
+		os.Exit(runnerd.Main(context.Background(), os.Args[1:], os.Environ(), runnerd.OSStdio()))
+	}
+	os.Exit(run())
+}
+
+func run() int {
+	dir, err := os.Getwd()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bowline: the current folder is gone:", err)
+		return wire.ExitFailed
+	}
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(signals)
+	return cli.Main(context.Background(), cli.Process{
+		Args: os.Args[1:], Env: os.Environ(),
+		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		Dir: dir, Self: "/proc/self/exe", Signals: signals,
+	})
+}

@@ -1,0 +1,140 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"bowline/driver/codex/modelserver"
+)
+
+// codexBinary is the pinned native Codex, which `make test` installs. Without
+// it the tests are skipped loudly; with BOWLINE_REQUIRE_CODEX=1 (CI) they fail.
+func codexBinary(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(repoRoot(t), "driver", "testdata", "providers", "node_modules", "codex-linux",
+		"vendor", "x86_64-unknown-linux-musl", "bin", "codex")
+	path, err := filepath.Abs(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		if os.Getenv("BOWLINE_REQUIRE_CODEX") == "1" {
+			t.Fatalf("the pinned Codex is not installed: %v", err)
+		}
+		t.Skipf("SKIPPED: the pinned Codex is not installed (make test installs it through npm): %v", err)
+	}
+	return path
+}
+
+// codexSetup is a user with Codex: a config file that names the binary, and a
+// CODEX_HOME that points at the scripted model.
+func codexSetup(t *testing.T) (bin string, env []string, dir, data, config string) {
+	t.Helper()
+	codex := codexBinary(t)
+	model := modelserver.Start(t)
+	home := t.TempDir()
+	if err := modelserver.WriteCodexHome(home, model.URL()); err != nil {
+		t.Fatal(err)
+	}
+	bin = program(t, "bowline")
+	env = cleanEnv(t, "CODEX_HOME="+home, "MOCK_KEY=dummy-key-for-the-mock")
+	dir, data = t.TempDir(), filepath.Join(t.TempDir(), "data")
+	config = filepath.Join(t.TempDir(), "config.yaml")
+	yaml := "drivers:\n  codex:\n    command: [" + codex + ", app-server]\n    env:\n      MOCK_KEY: {from: MOCK_KEY}\n"
+	if err := os.WriteFile(config, []byte(yaml), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	stopAfter(t, bin, env, data)
+	return bin, env, dir, data, config
+}
+
+func TestCodexText(t *testing.T) {
+	t.Parallel()
+	bin, env, dir, data, config := codexSetup(t)
+	r := runProgram(t, env, dir, bin, "run", "--data", data, "--config", config, "--prompt", "MODEL: text hello from the model")
+	if r.code != 0 || !strings.Contains(r.stdout, "hello from the model") {
+		t.Errorf("exit code %d, stdout %q, stderr %q", r.code, r.stdout, r.stderr)
+	}
+}
+
+func TestCodexShell(t *testing.T) {
+	t.Parallel()
+	bin, env, dir, data, config := codexSetup(t)
+	for _, tt := range []struct {
+		mode string
+		made bool
+	}{{"allow", true}, {"deny", false}} {
+		file := "made-by-" + tt.mode
+		r := runProgram(t, env, dir, bin, "run", "--data", data, "--config", config, "--permission", tt.mode,
+			"--prompt", "MODEL: shell touch "+file+"\nMODEL: text done")
+		_, err := os.Stat(filepath.Join(dir, file))
+		if made := err == nil; made != tt.made || r.code != 0 {
+			t.Errorf("%s: made %v, want %v; exit code %d, stdout %q, stderr %q", tt.mode, made, tt.made, r.code, r.stdout, r.stderr)
+		}
+		if !tt.made && !strings.Contains(r.stderr, "declined") {
+			t.Errorf("%s: nothing on stderr says that the command was declined: %q", tt.mode, r.stderr)
+		}
+	}
+}
+
+func TestCodexModelFailure(t *testing.T) {
+	t.Parallel()
+	bin, env, dir, data, config := codexSetup(t)
+	r := runProgram(t, env, dir, bin, "run", "--json", "--data", data, "--config", config, "--prompt", "MODEL: fail 500")
+	last := lastLine(t, r.stdout)
+	run, _ := last["run"].(map[string]any)
+	if r.code != 1 || run["status"] != "failed" {
+		t.Errorf("exit code %d, run %v", r.code, run)
+	}
+}
+
+// TestCodexRunnerKilled: what a killed runnerd leaves of Codex is ended by the
+// next one, and the run says so.
+func TestCodexRunnerKilled(t *testing.T) {
+	t.Parallel()
+	bin, env, dir, data, config := codexSetup(t)
+	p := startProgram(t, env, dir, bin, "run", "--json", "--data", data, "--config", config, "--permission", "allow",
+		"--prompt", "MODEL: shell echo $$ > pid.tmp; mv pid.tmp pid; sleep 3600\nMODEL: text done")
+	waitFor(t, "the agent's command to run", func() bool {
+		_, err := os.Stat(filepath.Join(dir, "pid"))
+		return err == nil
+	})
+	runID := p.runID()
+	if err := syscall.Kill(runnerPID(runID), syscall.SIGKILL); err != nil {
+		t.Fatalf("kill runnerd: %v", err)
+	}
+	r := p.wait()
+	last := lastLine(t, r.stdout)
+	run, _ := last["run"].(map[string]any)
+	if r.code != 1 || run["status"] != "failed" || run["reason"] != "runner_lost" {
+		t.Errorf("exit code %d, run %v, stderr %q", r.code, run, r.stderr)
+	}
+	pid := readPID(t, filepath.Join(dir, "pid"))
+	waitFor(t, "the agent's command to be gone", func() bool { return !living(pid) })
+}
+
+// TestCodexInterrupt: the first Ctrl-C cancels and waits.
+func TestCodexInterrupt(t *testing.T) {
+	t.Parallel()
+	bin, env, dir, data, config := codexSetup(t)
+	p := startProgram(t, env, dir, bin, "run", "--json", "--data", data, "--config", config, "--permission", "allow",
+		"--prompt", "MODEL: shell echo $$ > pid.tmp; mv pid.tmp pid; sleep 3600\nMODEL: text done")
+	waitFor(t, "the agent's command to run", func() bool {
+		_, err := os.Stat(filepath.Join(dir, "pid"))
+		return err == nil
+	})
+	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	r := p.wait()
+	last := lastLine(t, r.stdout)
+	run, _ := last["run"].(map[string]any)
+	if r.code != 130 || run["status"] != "cancelled" {
+		t.Errorf("exit code %d, run %v, stderr %q", r.code, run, r.stderr)
+	}
+	pid := readPID(t, filepath.Join(dir, "pid"))
+	waitFor(t, "the agent's command to be gone", func() bool { return !living(pid) })
+}

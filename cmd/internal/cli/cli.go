@@ -1,0 +1,172 @@
+// Package cli is the bowline command: what each verb does with the control
+// plane's client, the launcher and the terminal. The programs in cmd/ only wire
+// it to the process.
+//
+// Results go to stdout, talk goes to stderr. Exit codes are those of
+// wire.Code.ExitCode: 0 ok, 1 failed, 2 usage, 3 not ready, 4 refused by peer,
+// 5 integrity fault, 130 interrupted.
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"bowline/wire"
+)
+
+// Process is what a program hands over of itself. Nothing below reads the
+// process's globals.
+type Process struct {
+	Args   []string // without the program's name
+	Env    []string // "NAME=value"
+	Stdin  io.Reader
+	Stdout io.Writer
+	Stderr io.Writer
+	// Dir is the current folder, absolute.
+	Dir string
+	// Self is the path of the running executable ("/proc/self/exe").
+	Self string
+	// Signals delivers SIGINT and SIGTERM.
+	Signals <-chan os.Signal
+}
+
+// exitError carries an exit code whose message was already shown.
+type exitError struct{ code int }
+
+func (e *exitError) Error() string { return fmt.Sprintf("exit %d", e.code) }
+
+// app is one invocation.
+type app struct {
+	Process
+	getenv map[string]string
+}
+
+// Main runs one invocation and returns its exit code.
+func Main(ctx context.Context, p Process) int {
+	a := &app{Process: p, getenv: make(map[string]string, len(p.Env))}
+	for _, kv := range p.Env {
+		if name, value, ok := strings.Cut(kv, "="); ok {
+			a.getenv[name] = value
+		}
+	}
+	root := a.root()
+	root.SetArgs(p.Args)
+	root.SetIn(p.Stdin)
+	root.SetOut(p.Stdout)
+	root.SetErr(p.Stderr)
+	err := root.ExecuteContext(ctx)
+	return a.exit(err)
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "bowline",
+		Short: "Run coding agents in places you do not trust and lose nothing",
+		Long: "Bowline runs coding agents in places you do not trust and loses nothing.\n\n" +
+			"  bowline demo                        watch a runner being killed and come back\n" +
+			"  bowline run -- make test            run a command in a runner\n" +
+			"  bowline run --prompt 'fix the bug'  run Codex in the current folder",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return wire.Errorf(wire.CodeUsage, "%v (see %s --help)", err, cmd.CommandPath())
+	})
+	root.AddCommand(a.runCommand(), a.runsCommand(), a.serveCommand(), a.stopCommand(),
+		a.demoCommand(), a.harnessCommand(), a.versionCommand())
+	return root
+}
+
+// exit shows an error that ended the command and gives its code.
+func (a *app) exit(err error) int {
+	if err == nil {
+		return wire.ExitOK
+	}
+	var ee *exitError
+	if errors.As(err, &ee) {
+		return ee.code
+	}
+	var we *wire.Error
+	if !errors.As(err, &we) {
+		// cobra's own complaints (unknown command, wrong number of
+		// arguments) are plain errors: nothing else leaves a verb untyped.
+		we = &wire.Error{Code: wire.CodeUsage, Message: err.Error()}
+		if errors.Is(err, context.Canceled) {
+			return wire.ExitSignal
+		}
+	}
+	a.warn("bowline: %s (%s)", printable(we.Message), we.Code)
+	return we.Code.ExitCode()
+}
+
+// warn writes one line of talk. A closed stderr has nobody to tell.
+func (a *app) warn(format string, args ...any) {
+	if _, err := fmt.Fprintf(a.Stderr, format+"\n", args...); err != nil {
+		return
+	}
+}
+
+// printJSON writes v as one line on stdout.
+func (a *app) printJSON(v any) error {
+	enc := json.NewEncoder(a.Stdout)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return &wire.Error{Code: wire.CodeInternal, Message: "stdout cannot be written", Cause: err}
+	}
+	return nil
+}
+
+// terminal tells whether w is one, and its width does not matter.
+func terminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// dataDir is the data folder: the flag, else XDG_STATE_HOME/bowline, else
+// ~/.local/state/bowline.
+func (a *app) dataDir(flag string) (string, error) {
+	switch {
+	case flag != "":
+		return a.abs(flag), nil
+	case filepath.IsAbs(a.getenv["XDG_STATE_HOME"]):
+		return filepath.Join(a.getenv["XDG_STATE_HOME"], "bowline"), nil
+	case a.getenv["HOME"] != "":
+		return filepath.Join(a.getenv["HOME"], ".local", "state", "bowline"), nil
+	}
+	return "", wire.Errorf(wire.CodeUsage, "no data folder: neither --data, XDG_STATE_HOME nor HOME is set")
+}
+
+// abs makes a path of the command line absolute.
+func (a *app) abs(path string) string {
+	if filepath.IsAbs(path) {
+		return filepath.Clean(path)
+	}
+	return filepath.Join(a.Dir, path)
+}
+
+// noArgs refuses arguments with a typed error.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return wire.Errorf(wire.CodeUsage, "%s takes no arguments", cmd.CommandPath())
+	}
+	return nil
+}
+
+// oneArg wants exactly one argument, called name in the error.
+func oneArg(name string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return wire.Errorf(wire.CodeUsage, "%s takes one argument: %s", cmd.CommandPath(), name)
+		}
+		return nil
+	}
+}

@@ -1,0 +1,193 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"runtime/debug"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"bowline/controlplane"
+	"bowline/controlplane/datadir"
+	"bowline/controlplane/harness"
+	"bowline/controlplane/resource"
+	"bowline/wire"
+)
+
+func (a *app) serveCommand() *cobra.Command {
+	var (
+		o      controlplane.Options
+		asJSON bool
+	)
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run a control plane",
+		Long: "Run a control plane on a data folder: one server per folder. It writes DATA/ready.json once\n" +
+			"it serves, and an admin token to DATA/admin-token at its first start.",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			data, err := a.dataDir(o.Data)
+			if err != nil {
+				return err
+			}
+			o.Data = data
+			for _, path := range []*string{&o.ReadyFile, &o.TLSCert, &o.TLSKey} {
+				if *path != "" {
+					*path = a.abs(*path)
+				}
+			}
+			for _, name := range o.AllowEnv {
+				if !envName.MatchString(name) {
+					return wire.Errorf(wire.CodeUsage, "--allow-env takes the name of a variable (letters, digits, underscores)").With("field", "allow-env")
+				}
+			}
+			o.Environ = a.Env
+			o.Build = build()
+			o.Descriptors = descriptors()
+			o.Log = slog.New(slog.NewJSONHandler(a.Stderr, nil))
+			o.OnReady = func(r datadir.Ready, l controlplane.Listening) { a.announce(r, l, asJSON) }
+			return a.untilSignal(cmd.Context(), func(ctx context.Context) error { return controlplane.Serve(ctx, o) })
+		},
+	}
+	fl := cmd.Flags()
+	fl.StringVar(&o.Data, "data", "", "data folder (default ${XDG_STATE_HOME:-~/.local/state}/bowline)")
+	fl.StringVar(&o.Listen, "listen", controlplane.DefaultListen, "address; port 0 picks a free port once and keeps it in the data folder")
+	fl.StringVar(&o.ReadyFile, "ready-file", "", "write a second ready file here")
+	fl.StringVar(&o.Launch, "launch", "", "who starts runners: local (this server) or none (default: local on loopback, else none)")
+	fl.StringVar(&o.TLSCert, "tls-cert", "", "certificate file (PEM)")
+	fl.StringVar(&o.TLSKey, "tls-key", "", "key file (PEM)")
+	fl.BoolVar(&o.BehindProxy, "behind-proxy", false, "allow plain HTTP beyond loopback: a proxy in front ends TLS")
+	fl.StringArrayVar(&o.AllowEnv, "allow-env", nil, "name of a variable that runs may ask for; repeatable")
+	fl.DurationVar(&o.IdleExit, "idle-exit", 0, "end after this long without runs, runners and requests (0: never)")
+	fl.StringVar(&o.MetricsAddr, "metrics", "", "serve /metrics without a token on this loopback address")
+	fl.BoolVar(&asJSON, "json", false, "print the ready record as one JSON line on stdout")
+	return cmd
+}
+
+// announce tells where the server is, once it serves.
+func (a *app) announce(r datadir.Ready, l controlplane.Listening, asJSON bool) {
+	if asJSON {
+		if err := a.printJSON(r); err != nil {
+			a.warn("bowline: %v", err)
+		}
+		return
+	}
+	if l.NewToken {
+		a.warn("bowline: wrote an admin token to %s", r.AdminTokenFile)
+	}
+	a.warn("bowline: serving at %s", r.URL)
+	if l.MetricsAddr != nil {
+		a.warn("bowline: metrics at http://%s/metrics", l.MetricsAddr)
+	}
+}
+
+// untilSignal runs fn until it returns or SIGINT or SIGTERM asks it to end.
+func (a *app) untilSignal(ctx context.Context, fn func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		select {
+		case <-a.Signals:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	err := fn(ctx)
+	cancel()
+	<-stopped
+	return err
+}
+
+func (a *app) stopCommand() *cobra.Command {
+	var data string
+	cmd := &cobra.Command{
+		Use:   "stop",
+		Short: "Stop the server of the data folder and wait until it is gone",
+		Long: "Stop the server of the data folder and wait until it is gone. Runs are not cancelled: their\n" +
+			"runners keep what they have and come back to the next server of the folder.",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			dir, err := a.dataDir(data)
+			if err != nil {
+				return err
+			}
+			was, err := a.stopServer(cmd.Context(), dir)
+			if err != nil {
+				return err
+			}
+			if !was {
+				a.warn("bowline: no server runs on %s", dir)
+				return nil
+			}
+			a.warn("bowline: stopped")
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&data, "data", "", "data folder (default ${XDG_STATE_HOME:-~/.local/state}/bowline)")
+	return cmd
+}
+
+func (a *app) harnessCommand() *cobra.Command {
+	h := &cobra.Command{Use: "harness", Short: "Offer a part of Bowline to outside test suites", Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return wire.Errorf(wire.CodeUsage, "which harness? %s prp", cmd.CommandPath())
+		}}
+	h.AddCommand(&cobra.Command{
+		Use:   "prp",
+		Short: "One PRP authority behind JSON lines on stdin and stdout",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.untilSignal(cmd.Context(), func(ctx context.Context) error {
+				return harness.Run(ctx, a.Stdin, a.Stdout)
+			})
+		},
+	})
+	return h
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{Use: "version", Short: "Print the version", Args: noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			b := build()
+			if asJSON {
+				return a.printJSON(map[string]any{
+					"version": b.Version, "revision": b.Revision, "go": b.Go,
+					"platform": runtime.GOOS + "/" + runtime.GOARCH,
+					"profiles": []string{"prp"}, "prpVersions": []int{1, 2},
+					"apiVersion": resource.APIVersion,
+				})
+			}
+			if _, err := fmt.Fprintf(a.Stdout, "bowline %s %s %s\n", b.Version, dash(b.Revision), b.Go); err != nil {
+				return stdoutFailed(err)
+			}
+			return nil
+		}}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+// build reads what the Go tool stamped into the binary.
+func build() resource.Build {
+	b := resource.Build{Version: "devel", Go: runtime.Version()}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return b
+	}
+	if v := info.Main.Version; v != "" && v != "(devel)" {
+		b.Version = v
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			b.Revision = s.Value
+		}
+	}
+	return b
+}
+
+// dateless is the format of durations in talk: whole milliseconds.
+func dateless(d time.Duration) string { return d.Round(time.Millisecond).String() }

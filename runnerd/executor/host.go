@@ -1,0 +1,115 @@
+package executor
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	"bowline/driver"
+	"bowline/runnerd/journal"
+	"bowline/runnerd/redact"
+)
+
+// host is what one provider session is opened with.
+type host struct {
+	e        *Executor
+	kind     Kind
+	provider string // prefix of executor event ids
+	filter   *redact.Filter
+	redactor *redact.Redactor
+
+	mu sync.Mutex // one Emit at a time: the filter is not safe for two
+}
+
+func (e *Executor) newHost() *host {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return &host{e: e, kind: e.kind, provider: e.kindName + "_provider", filter: redact.NewFilter(e.redactor), redactor: e.redactor}
+}
+
+// Emit implements driver.Host.
+func (h *host) Emit(ctx context.Context, ev driver.Event) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	list, err := h.filter.Event(ev)
+	if err != nil {
+		return err
+	}
+	for _, out := range list {
+		if err := h.append(ctx, out); err != nil {
+			return err
+		}
+	}
+	if ev.Type == "turn.started" || ev.Terminal {
+		h.e.turnHasBegun()
+	}
+	if ev.Terminal && h.kind.StateFile {
+		return h.e.jr.WriteProviderState(journal.ProviderSessionOpen)
+	}
+	return nil
+}
+
+func (h *host) append(ctx context.Context, ev driver.Event) error {
+	out := journal.Event{Type: ev.Type, Priority: ev.Priority, Payload: ev.Payload, Provider: h.provider, Resume: ev.Resume}
+	switch {
+	case ev.Terminal:
+		out.Update = func(m *journal.Meta) { m.Turn, m.Provider.ActiveProviderTurnID = nil, "" }
+	case ev.Type == "session.started" || ev.Type == "session.resumed":
+		var id struct {
+			ThreadID        string `json:"threadId"`
+			SessionID       string `json:"sessionId"`
+			Cwd             string `json:"cwd"`
+			RuntimeIdentity struct {
+				ProcessID int `json:"processId"`
+			} `json:"runtimeIdentity"`
+		}
+		if err := json.Unmarshal(ev.Payload, &id); err != nil {
+			return fmt.Errorf("%s: payload: %w", ev.Type, err)
+		}
+		out.Update = func(m *journal.Meta) {
+			m.Provider.ThreadID, m.Provider.SessionID = id.ThreadID, id.SessionID
+			m.Provider.ProcessID, m.Provider.Cwd = id.RuntimeIdentity.ProcessID, id.Cwd
+		}
+	}
+	return h.e.jr.Emit(ctx, out)
+}
+
+// Spawn implements driver.Host.
+func (h *host) Spawn(ctx context.Context, spec driver.ProcessSpec) (driver.Process, error) {
+	return h.e.opt.Spawner.Spawn(ctx, spec)
+}
+
+// Diagnostic implements driver.Host.
+func (h *host) Diagnostic(format string, args ...any) {
+	text := h.redactor.String(fmt.Sprintf(format, args...))
+	if len(text) > journal.MaxDiagnosticBytes {
+		text = text[:journal.MaxDiagnosticBytes] + "…[truncated]"
+	}
+	if h.e.opt.Log != nil {
+		h.e.opt.Log.Warn("driver diagnostic", "driver", h.provider, "text", text)
+	}
+	h.e.jr.Diagnostic(text)
+}
+
+// Now implements driver.Host.
+func (h *host) Now() time.Time { return h.e.opt.Now() }
+
+// expectTurn says that a turn is about to be asked for; the channel is closed
+// when its first event was taken.
+func (e *Executor) expectTurn() <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.turnBegun = make(chan struct{})
+	return e.turnBegun
+}
+
+func (e *Executor) turnHasBegun() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.turnBegun != nil {
+		close(e.turnBegun)
+		e.turnBegun = nil
+	}
+}

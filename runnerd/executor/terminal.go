@@ -1,0 +1,132 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"bowline/driver"
+	"bowline/runnerd/journal"
+	"bowline/wire"
+	"bowline/wire/canonjson"
+	"bowline/wire/prp"
+)
+
+// terminalUpdate sets lifecycle and fence in the write of the result (prp.md
+// 9.8).
+func (e *Executor) terminalUpdate(cmd prp.Command, status string, more func(*journal.Meta)) func(*journal.Meta) {
+	return func(m *journal.Meta) {
+		if more != nil {
+			more(m)
+		}
+		m.Lifecycle = journal.LifecycleSuspended
+		if cmd.Type == prp.CommandRunnerShutdown {
+			m.Lifecycle = journal.LifecycleStopped
+		}
+		m.PendingTerminal = &journal.Fence{
+			CommandID: cmd.CommandID, ControllerSeq: cmd.ControllerSeq, CommandType: cmd.Type, Status: status,
+		}
+	}
+}
+
+func (e *Executor) pendingFence() *fence {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.fence
+}
+
+// ResultAck implements link.Core. An acknowledgement nobody waits for is an old
+// one, repeated.
+func (e *Executor) ResultAck(payload canonjson.Value) error {
+	f := e.pendingFence()
+	if f == nil {
+		return nil
+	}
+	status, _ := f.cmd.Outcome()
+	sent := prp.CommandResult{CommandID: f.cmd.CommandID, ControllerSeq: f.cmd.ControllerSeq, CommandType: f.cmd.Type, Status: status}
+	if err := prp.CommandResultAckOf(payload, sent); err != nil {
+		return err
+	}
+	f.done()
+	return nil
+}
+
+// settleFence waits until the terminal result is acknowledged (limit 0: as long
+// as the link tries), then flushes, ends the provider and lifts the fence.
+// again: the authority has more work for a suspended runner.
+func (e *Executor) settleFence(ctx context.Context, limit time.Duration) (again bool, err error) {
+	f := e.pendingFence()
+	var expired <-chan time.Time
+	if limit > 0 {
+		timer := time.NewTimer(limit)
+		defer timer.Stop()
+		expired = timer.C
+	}
+	select {
+	case <-f.acked:
+	case <-expired:
+		return false, wire.Errorf(wire.CodeUnavailable, "the result of %s was not acknowledged within %v", f.cmd.Type, limit)
+	case <-e.revoked:
+		return false, e.endRevoked(ctx)
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	}
+	e.mu.Lock()
+	again = e.nextWork && f.cmd.Type == prp.CommandRunnerSuspend
+	e.mu.Unlock()
+	if !again {
+		e.Flush(ctx, FlushWait)
+		if err := e.CloseSession(ctx); err != nil {
+			return false, err
+		}
+	}
+	if err := e.jr.Update(func(m *journal.Meta) {
+		m.PendingTerminal = nil
+		if again {
+			m.Lifecycle = journal.LifecycleReady
+		}
+	}); err != nil {
+		return false, err
+	}
+	e.mu.Lock()
+	e.fence = nil
+	e.mu.Unlock()
+	return again, nil
+}
+
+// Flush waits until every event was acknowledged, at most limit; false when
+// some were not.
+func (e *Executor) Flush(ctx context.Context, limit time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return e.jr.Drained(ctx)
+}
+
+// CloseSession ends the provider and its process tree; the end of a running
+// turn is in the outbox when it returns.
+func (e *Executor) CloseSession(ctx context.Context) error {
+	e.mu.Lock()
+	s, kind, name := e.session, e.kind, e.kindName
+	e.session = nil
+	e.mu.Unlock()
+	if s == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, closeWait)
+	defer cancel()
+	err := s.Close(ctx)
+	if e.opt.OnProvider != nil {
+		e.opt.OnProvider(name, false)
+	}
+	if kind.StateFile {
+		err = errors.Join(err, e.jr.WriteProviderState(journal.ProviderClosed))
+	}
+	return err
+}
+
+// current gives the open session, or nil.
+func (e *Executor) current() driver.Session {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.session
+}

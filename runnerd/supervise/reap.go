@@ -1,0 +1,132 @@
+package supervise
+
+import (
+	"errors"
+	"os"
+	"os/signal"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// reapPause collects a burst of SIGCHLD into one look at the process table.
+	reapPause = 20 * time.Millisecond
+	// foreignGrace is how long a dead child that belongs to no known tree is
+	// left to whoever may have started it. An orphan whose lineage was never
+	// seen waits as long.
+	foreignGrace = 30 * time.Second
+)
+
+// reapLoop collects orphans until Close.
+func (s *Supervisor) reapLoop() {
+	died := make(chan os.Signal, 1)
+	signal.Notify(died, unix.SIGCHLD)
+	defer signal.Stop(died)
+
+	seen := make(map[ident]time.Time) // dead children of nobody we know
+	scan := newScanner()
+	timer := time.NewTimer(foreignGrace)
+	defer timer.Stop()
+	for {
+		select {
+		case <-s.stop:
+			s.reap(scan, seen)
+			return
+		case <-died:
+			timer.Reset(reapPause)
+		case <-timer.C:
+			s.reap(scan, seen)
+			timer.Reset(foreignGrace)
+		}
+	}
+}
+
+// reap collects dead children that were not started here: leaders are waited
+// for by their own watchers, and the status of a child that other code started
+// is not ours to take.
+func (s *Supervisor) reap(scan *scanner, seen map[ident]time.Time) {
+	all, err := scan.snapshot()
+	if err != nil {
+		return // the process table is looked at again on the next signal
+	}
+	leaders := make(map[int]bool)
+	trees := make([]*tree, 0)
+	for _, p := range s.processes() {
+		leaders[p.record.PID] = true
+		trees = append(trees, p.tree)
+	}
+	now := time.Now()
+	current := make(map[ident]bool)
+	for pid, st := range all {
+		if !st.zombie || st.ppid != s.self || leaders[pid] {
+			continue
+		}
+		current[st.ident] = true
+		if !ours(trees, st) {
+			since, ok := seen[st.ident]
+			if !ok {
+				seen[st.ident] = now
+				continue
+			}
+			if now.Sub(since) < foreignGrace {
+				continue
+			}
+		}
+		collect(pid)
+	}
+	for id := range seen {
+		if !current[id] {
+			delete(seen, id)
+		}
+	}
+}
+
+// collect reaps one dead child.
+func collect(pid int) {
+	for {
+		_, err := unix.Wait4(pid, nil, unix.WNOHANG, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return // reaped, or somebody else was faster
+		}
+	}
+}
+
+// reap collects the orphans of a tree that has ended, before what is known of
+// them is forgotten.
+func (t *tree) reap() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all, err := t.scan.snapshot()
+	if err != nil {
+		return // the loop collects them later, as foreign
+	}
+	for pid, st := range all {
+		if !st.zombie || st.ppid != t.self || st.ident == t.leader {
+			continue
+		}
+		if _, ok := t.known[st.ident]; ok || (st.start >= t.leader.start && t.inGroup(st)) {
+			collect(pid)
+		}
+	}
+}
+
+// ours reports whether a dead child is an orphan of one of trees.
+func ours(trees []*tree, st procStat) bool {
+	for _, t := range trees {
+		if t.remembers(st) {
+			return true
+		}
+	}
+	return false
+}
+
+// remembers reports whether p was seen in the tree or is in one of its groups.
+func (t *tree) remembers(p procStat) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, ok := t.known[p.ident]; ok {
+		return true
+	}
+	return p.start >= t.leader.start && t.inGroup(p)
+}
