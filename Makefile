@@ -22,7 +22,7 @@ build:
 # without npm (or offline) it says what is skipped and runs the rest. CI sets
 # BOWLINE_REQUIRE_CODEX=1, which turns that skip into a failure.
 test: providers
-	$(GO) test -timeout 20m ./...
+	CGO_ENABLED=0 $(GO) test -timeout 20m ./...
 
 providers:
 	@if [ -x "$(CODEX_BIN)" ]; then :; \
@@ -61,10 +61,10 @@ vuln: $(GOVULNCHECK)
 	@.ci/vuln $(GOVULNCHECK)
 
 bench: build
-	cd bench && $(GO) run . -bin $(CURDIR)/bin
+	cd bench && CGO_ENABLED=0 $(GO) run . -bin $(CURDIR)/bin
 
 demo:
-	$(GO) run ./cmd/bowline demo
+	CGO_ENABLED=0 $(GO) run ./cmd/bowline demo
 
 clean:
 	rm -rf bin .tools

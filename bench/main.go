@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime/pprof"
 	"strings"
 )
 
@@ -33,6 +34,7 @@ func run() error {
 	bin := flag.String("bin", "", "folder with the built bowline and runnerd; empty skips the end-to-end part")
 	dir := flag.String("dir", "", "where the files go; default a new folder in the current one, so that it is the same disk")
 	only := flag.String("only", "store,frames,e2e", "parts to run")
+	profile := flag.String("cpuprofile", "", "write a CPU profile to this file")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -46,6 +48,21 @@ func run() error {
 		defer func() {
 			if err := os.RemoveAll(made); err != nil {
 				fmt.Fprintln(os.Stderr, "bench: remove the files:", err)
+			}
+		}()
+	}
+	if *profile != "" {
+		f, err := os.Create(*profile)
+		if err != nil {
+			return err
+		}
+		if err := pprof.StartCPUProfile(f); err != nil {
+			return err
+		}
+		defer func() {
+			pprof.StopCPUProfile()
+			if err := f.Close(); err != nil {
+				fmt.Fprintln(os.Stderr, "bench: profile:", err)
 			}
 		}()
 	}

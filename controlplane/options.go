@@ -1,7 +1,6 @@
 package controlplane
 
 import (
-	"io"
 	"log/slog"
 	"net"
 	"time"
@@ -80,7 +79,7 @@ type Listening struct {
 
 func (o *Options) logger() *slog.Logger {
 	if o.Log == nil {
-		return slog.New(slog.NewJSONHandler(io.Discard, nil))
+		return slog.New(slog.DiscardHandler)
 	}
 	return o.Log
 }

@@ -7,34 +7,35 @@ package wire
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // Code names one kind of failure. Codes are stable: hosts, SDKs and scripts
 // switch on them, so a code is added, never renamed or given another meaning.
 type Code string
 
-// The error table. HTTP status and exit code of each code are in [Code.HTTPStatus]
-// and [Code.ExitCode]; a test holds docs/errors.md equal to it.
+// The codes. HTTP status, exit code and meaning of each are in [Table]; a test
+// holds the table equal to this list and docs/errors.md equal to the table.
 const (
 	CodeBadRequest         Code = "bad_request"         // malformed JSON, unknown member, wrong type
-	CodeBadCursor          Code = "bad_cursor"          // cursor is not <epoch>.<seq>, or lies beyond the head
+	CodeBadCursor          Code = "bad_cursor"          // cursor is not epoch.seq, or lies beyond the head
 	CodeUnauthorized       Code = "unauthorized"        // no or unknown token
 	CodeForbidden          Code = "forbidden"           // token lacks the scope
 	CodeNotFound           Code = "not_found"           // no such resource or route
-	CodeMethodNotAllowed   Code = "method_not_allowed"  //
+	CodeMethodNotAllowed   Code = "method_not_allowed"  // the route exists, not with this method
 	CodeConflict           Code = "conflict"            // idempotency key with another body, state forbids it
 	CodeGone               Code = "gone"                // late or pruned
 	CodeTooLarge           Code = "too_large"           // a limit in bytes or count was exceeded
-	CodeUnsupportedMedia   Code = "unsupported_media"   //
+	CodeUnsupportedMedia   Code = "unsupported_media"   // the body is not JSON
 	CodeDriverUnknown      Code = "driver_unknown"      // nobody described this driver
 	CodeInputInvalid       Code = "input_invalid"       // input fails the driver's schema
 	CodeWorkspaceInvalid   Code = "workspace_invalid"   // missing, or not a directory
 	CodeEnvNotAllowed      Code = "env_not_allowed"     // env names outside --allow-env
 	CodeUnavailable        Code = "unavailable"         // not yet, or not any more, able to serve
-	CodeTooManyRequests    Code = "too_many_requests"   //
+	CodeTooManyRequests    Code = "too_many_requests"   // a limit on how many at once; try again
 	CodeInternal           Code = "internal"            // our fault; details are in the server's log under the request id
 	CodeStoreIndeterminate Code = "store_indeterminate" // outcome of a write is unknown: the store is latched
-	CodeTicketUsed         Code = "ticket_used"         //
+	CodeTicketUsed         Code = "ticket_used"         // a ticket works once
 	CodeTicketInvalid      Code = "ticket_invalid"      // lifetime out of range, malformed
 	CodeCommandTooLarge    Code = "command_too_large"   // a queued command beyond prp's limit
 	CodeCommandConflict    Code = "command_conflict"    // same command id, other content
@@ -49,14 +50,9 @@ const (
 	CodeRefused            Code = "refused"             // the peer refused us
 	CodeSpawnFailed        Code = "spawn_failed"        // a process could not be started
 	CodeLogDamaged         Code = "log_damaged"         // session log: a record fails its checksum
-	CodeDiskFull           Code = "disk_full"           //
+	CodeDiskFull           Code = "disk_full"           // no room left where it must be written
 	CodeProtocol           Code = "protocol_violation"  // a peer said something the profile does not allow
 )
-
-type row struct {
-	http int
-	exit int
-}
 
 // Exit codes of every Bowline program except runnerd in PRP use (architecture,
 // "Operators expect"): 0 ok, 1 failed, 2 usage, 3 not ready, 4 refused by
@@ -71,49 +67,71 @@ const (
 	ExitSignal    = 130
 )
 
-func (c Code) row() row {
-	switch c {
-	case CodeBadRequest, CodeBadCursor, CodeTicketInvalid:
-		return row{400, ExitUsage}
-	case CodeUnauthorized:
-		return row{401, ExitRefused}
-	case CodeForbidden:
-		return row{403, ExitRefused}
-	case CodeNotFound:
-		return row{404, ExitFailed}
-	case CodeMethodNotAllowed:
-		return row{405, ExitUsage}
-	case CodeConflict, CodeCommandConflict:
-		return row{409, ExitFailed}
-	case CodeGone, CodeTicketUsed:
-		return row{410, ExitFailed}
-	case CodeTooLarge, CodeCommandTooLarge:
-		return row{413, ExitUsage}
-	case CodeUnsupportedMedia:
-		return row{415, ExitUsage}
-	case CodeDriverUnknown, CodeInputInvalid, CodeWorkspaceInvalid, CodeEnvNotAllowed, CodeNotAvailable:
-		return row{422, ExitUsage}
-	case CodeTooManyRequests:
-		return row{429, ExitNotReady}
-	case CodeUnavailable, CodeStoreIndeterminate, CodeDataDirBusy, CodePortTaken, CodeServerStart:
-		return row{503, ExitNotReady}
-	case CodeListenRefused, CodeConfigInvalid, CodeUsage:
-		return row{400, ExitUsage}
-	case CodeRefused, CodeProtocol:
-		return row{502, ExitRefused}
-	case CodeIntegrityFault, CodeLogDamaged:
-		return row{500, ExitIntegrity}
-	case CodeSpawnFailed, CodeDiskFull, CodeInternal:
-		return row{500, ExitFailed}
+// Entry is one line of the error table.
+type Entry struct {
+	Code       Code
+	HTTPStatus int    // what the host API answers
+	ExitCode   int    // what a Bowline program exits with when this ends it
+	Meaning    string // for docs/errors.md
+}
+
+// Table is the whole error table, in the order of docs/errors.md.
+func Table() []Entry { return slices.Clone(table[:]) }
+
+var table = [...]Entry{
+	{CodeBadRequest, 400, ExitUsage, "malformed JSON, unknown member, wrong type"},
+	{CodeBadCursor, 400, ExitUsage, "cursor is not epoch.seq, or lies beyond the head"},
+	{CodeUnauthorized, 401, ExitRefused, "no or unknown token"},
+	{CodeForbidden, 403, ExitRefused, "token lacks the scope"},
+	{CodeNotFound, 404, ExitFailed, "no such resource or route"},
+	{CodeMethodNotAllowed, 405, ExitUsage, "the route exists, not with this method"},
+	{CodeConflict, 409, ExitFailed, "idempotency key with another body, state forbids it"},
+	{CodeGone, 410, ExitFailed, "late or pruned"},
+	{CodeTooLarge, 413, ExitUsage, "a limit in bytes or count was exceeded"},
+	{CodeUnsupportedMedia, 415, ExitUsage, "the body is not JSON"},
+	{CodeDriverUnknown, 422, ExitUsage, "nobody described this driver"},
+	{CodeInputInvalid, 422, ExitUsage, "input fails the driver's schema"},
+	{CodeWorkspaceInvalid, 422, ExitUsage, "missing, or not a directory"},
+	{CodeEnvNotAllowed, 422, ExitUsage, "env names outside --allow-env"},
+	{CodeUnavailable, 503, ExitNotReady, "not yet, or not any more, able to serve"},
+	{CodeTooManyRequests, 429, ExitNotReady, "a limit on how many at once; try again"},
+	{CodeInternal, 500, ExitFailed, "our fault; details are in the server's log under the request id"},
+	{CodeStoreIndeterminate, 503, ExitNotReady, "outcome of a write is unknown: the store is latched"},
+	{CodeTicketUsed, 410, ExitFailed, "a ticket works once"},
+	{CodeTicketInvalid, 400, ExitUsage, "lifetime out of range, malformed"},
+	{CodeCommandTooLarge, 413, ExitUsage, "a queued command beyond prp's limit"},
+	{CodeCommandConflict, 409, ExitFailed, "same command id, other content"},
+	{CodeIntegrityFault, 500, ExitIntegrity, "latched; operator_required"},
+	{CodeDataDirBusy, 503, ExitNotReady, "another server owns the data folder"},
+	{CodePortTaken, 503, ExitNotReady, "the kept port belongs to somebody else now"},
+	{CodeListenRefused, 400, ExitUsage, "not loopback and no TLS"},
+	{CodeServerStart, 503, ExitNotReady, "the background server did not come up"},
+	{CodeConfigInvalid, 400, ExitUsage, "config file: line and column in the message"},
+	{CodeUsage, 400, ExitUsage, "command line"},
+	{CodeNotAvailable, 422, ExitUsage, "named in the design, not built yet"},
+	{CodeRefused, 502, ExitRefused, "the peer refused us"},
+	{CodeSpawnFailed, 500, ExitFailed, "a process could not be started"},
+	{CodeLogDamaged, 500, ExitIntegrity, "session log: a record fails its checksum"},
+	{CodeDiskFull, 500, ExitFailed, "no room left where it must be written"},
+	{CodeProtocol, 502, ExitRefused, "a peer said something the profile does not allow"},
+}
+
+// entry is the line of a code. A code that is not ours counts as
+// [CodeInternal].
+func (c Code) entry() Entry {
+	for i := range table {
+		if table[i].Code == c {
+			return table[i]
+		}
 	}
-	return row{500, ExitFailed}
+	return Entry{Code: c, HTTPStatus: 500, ExitCode: ExitFailed}
 }
 
 // HTTPStatus is the status the host API answers this code with.
-func (c Code) HTTPStatus() int { return c.row().http }
+func (c Code) HTTPStatus() int { return c.entry().HTTPStatus }
 
 // ExitCode is what a Bowline program exits with when this code ends it.
-func (c Code) ExitCode() int { return c.row().exit }
+func (c Code) ExitCode() int { return c.entry().ExitCode }
 
 // Error is a failure with a stable code. Message names the field or id and the
 // limit, never a value that could be a secret. Details carry machine-readable

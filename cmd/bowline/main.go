@@ -18,7 +18,7 @@ import (
 
 func main() {
 	if filepath.Base(os.Args[0]) == "runnerd" {
-		os.Exit(runnerd.Main(context.Background(), os.Args[1:], os.Environ(), runnerd.OSStdio()))
+		os.Exit(runnerd.Main(context.Background(), os.Args[1:], os.Environ(), runnerd.Stdio{Out: os.Stdout, Err: os.Stderr}))
 	}
 	os.Exit(run())
 }

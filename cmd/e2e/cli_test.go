@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -135,10 +136,10 @@ func TestSecretsStay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if strings.Contains(all, secret) || strings.Contains(all, "-0123456789") {
+	if strings.Contains(all, secret) {
 		t.Errorf("the secret came out: %s", all)
 	}
-	if !strings.Contains(all, "[REDACTED]") || !strings.Contains(all, "23") {
+	if !strings.Contains(all, `"[REDACTED]\n"`) || !strings.Contains(all, `"[REDACTED]23"`) {
 		t.Errorf("the command did not get the secret, or nothing says that it was removed: %s", all)
 	}
 }
@@ -187,13 +188,8 @@ func TestBadInput(t *testing.T) {
 	}
 	for _, tt := range tests {
 		args := tt.args
-		if args[0] == "run" || args[0] == "runs" {
-			args = append([]string{args[0]}, append(tt.args[1:2:2], tt.args[2:]...)...)
-			at := 1
-			if args[0] == "runs" {
-				at = 2
-			}
-			args = append(args[:at:at], append([]string{"--data", data}, args[at:]...)...)
+		if at := map[string]int{"run": 1, "runs": 2}[args[0]]; at > 0 {
+			args = slices.Insert(slices.Clone(args), at, "--data", data)
 		}
 		r := runProgram(t, env, dir, bin, args...)
 		if r.code != tt.code || !strings.Contains(r.stderr, tt.want) {

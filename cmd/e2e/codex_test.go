@@ -10,40 +10,21 @@ import (
 	"bowline/driver/codex/modelserver"
 )
 
-// codexBinary is the pinned native Codex, which `make test` installs. Without
-// it the tests are skipped loudly; with BOWLINE_REQUIRE_CODEX=1 (CI) they fail.
-func codexBinary(t *testing.T) string {
-	t.Helper()
-	path := filepath.Join(repoRoot(t), "driver", "testdata", "providers", "node_modules", "codex-linux",
-		"vendor", "x86_64-unknown-linux-musl", "bin", "codex")
-	path, err := filepath.Abs(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(path); err != nil {
-		if os.Getenv("BOWLINE_REQUIRE_CODEX") == "1" {
-			t.Fatalf("the pinned Codex is not installed: %v", err)
-		}
-		t.Skipf("SKIPPED: the pinned Codex is not installed (make test installs it through npm): %v", err)
-	}
-	return path
-}
-
 // codexSetup is a user with Codex: a config file that names the binary, and a
 // CODEX_HOME that points at the scripted model.
 func codexSetup(t *testing.T) (bin string, env []string, dir, data, config string) {
 	t.Helper()
-	codex := codexBinary(t)
+	codex := modelserver.RequireCodex(t)
 	model := modelserver.Start(t)
 	home := t.TempDir()
-	if err := modelserver.WriteCodexHome(home, model.URL()); err != nil {
+	if err := modelserver.WriteCodexHome(home, model.URL); err != nil {
 		t.Fatal(err)
 	}
 	bin = program(t, "bowline")
-	env = cleanEnv(t, "CODEX_HOME="+home, "MOCK_KEY=dummy-key-for-the-mock")
+	env = cleanEnv(t, "CODEX_HOME="+home, modelserver.KeyName+"="+modelserver.Key)
 	dir, data = t.TempDir(), filepath.Join(t.TempDir(), "data")
 	config = filepath.Join(t.TempDir(), "config.yaml")
-	yaml := "drivers:\n  codex:\n    command: [" + codex + ", app-server]\n    env:\n      MOCK_KEY: {from: MOCK_KEY}\n"
+	yaml := "drivers:\n  codex:\n    command: [" + codex + ", app-server]\n    env:\n      " + modelserver.KeyName + ": {from: " + modelserver.KeyName + "}\n"
 	if err := os.WriteFile(config, []byte(yaml), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ type ledger struct {
 	effects map[string]int // turn -> turn_start effects
 	events  []string       // by index: sha256 of the payload
 	types   []string
-	lines   int
+	resumes int // a new runner took the session up again
 }
 
 func readLedgerFile(t testing.TB, path string) *ledger {
@@ -32,29 +32,34 @@ func readLedgerFile(t testing.TB, path string) *ledger {
 		t.Fatal(err)
 	}
 	l := &ledger{effects: map[string]int{}}
+	lines := 0
 	for line := range bytes.Lines(raw) {
 		if !bytes.HasSuffix(line, []byte("\n")) {
 			break // the kill came inside a write: the provider had not got to its event
 		}
-		l.lines++
+		lines++
 		var x struct {
 			Effect, Turn, Type, SHA256 string
 			Event                      *int
 		}
 		if err := json.Unmarshal(line, &x); err != nil {
-			t.Fatalf("ledger line %d: %v", l.lines, err)
+			t.Fatalf("ledger line %d: %v", lines, err)
 		}
 		switch {
-		case x.Effect != "":
+		case x.Effect == "turn_start":
 			l.effects[x.Turn]++
+		case x.Effect == "session_resume":
+			l.resumes++
+		case x.Effect != "":
 		case x.Event == nil:
-			t.Fatalf("ledger line %d is neither an effect nor an event", l.lines)
+			t.Fatalf("ledger line %d is neither an effect nor an event", lines)
+		case *x.Event < 0: // of the session, outside the turn
 		case *x.Event == len(l.events):
 			l.events, l.types = append(l.events, x.SHA256), append(l.types, x.Type)
 		case *x.Event > len(l.events):
-			t.Fatalf("ledger line %d: event %d after %d: the provider skipped some", l.lines, *x.Event, len(l.events)-1)
+			t.Fatalf("ledger line %d: event %d after %d: the provider skipped some", lines, *x.Event, len(l.events)-1)
 		case l.events[*x.Event] != x.SHA256:
-			t.Fatalf("ledger line %d: event %d was produced twice, differently", l.lines, *x.Event)
+			t.Fatalf("ledger line %d: event %d was produced twice, differently", lines, *x.Event)
 		}
 	}
 	return l

@@ -58,7 +58,7 @@ func program(t testing.TB, name string, tags ...string) string {
 	shipped.mu.Unlock()
 	path := filepath.Join(shipped.dir, key)
 	once.Do(func() {
-		cmd := exec.Command("go", "build", "-trimpath", "-tags", strings.Join(tags, ","), "-o", path, "../"+name)
+		cmd := exec.Command("go", "build", "-tags", strings.Join(tags, ","), "-o", path, "../"+name)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			shipped.err[key] = fmt.Errorf("go build %s: %w\n%s", name, err, out)

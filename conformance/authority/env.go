@@ -215,7 +215,13 @@ func start(t *suite.T, target Target, changes ...peer.M) *env {
 }
 
 func (e *env) begin(changes ...peer.M) {
-	m := e.op("start", peer.Merge(append([]peer.M{e.startArgs()}, changes...)...))
+	args := peer.Merge(append([]peer.M{e.startArgs()}, changes...)...)
+	e.id = peer.Identity{
+		RunnerInstanceID: peer.Str(args, "identity", "runnerInstanceId"), EnvironmentLeaseID: peer.Str(args, "identity", "environmentLeaseId"),
+		RunID: peer.Str(args, "identity", "runId"), NormalizedSessionID: peer.Str(args, "identity", "normalizedSessionId"),
+		TurnID: peer.Str(args, "identity", "turnId"), ItemID: peer.Str(args, "identity", "itemId"),
+	}
+	m := e.op("start", args)
 	e.url = peer.Str(m, "connectUrl")
 	e.Check(strings.HasPrefix(e.url, "ws://127.0.0.1:") && strings.HasSuffix(e.url, "/durableRecovery/connect"),
 		"connectUrl is %q", e.url)
@@ -389,7 +395,7 @@ func Cases(target Target) []suite.Case {
 	for _, list := range [][]suite.Case{
 		upgradeCases(target), frameCases(target), helloCases(target), responseCases(target), ticketCases(target),
 		leaseCases(target), secureCases(target), harnessCases(target), commandCases(target), resultCases(target),
-		eventCases(target), replayCases(target), schemaCases(target), faultCases(target), toolCases(target), restartCases(target),
+		eventCases(target), replayCases(target), schemaCases(target), faultCases(target), toolCases(target), restartCases(target), raceCases(target),
 	} {
 		out = append(out, list...)
 	}

@@ -227,6 +227,34 @@ func leaseCases(target Target) []suite.Case {
 			e.alive(r, 1)
 		}),
 	}
+	expiry := long(with(target, "lease/expiry", "5.3", func(e *env) {
+		ticket := e.config(1, 2)
+		idle, r := e.dial(ticket), e.join()
+		e.alive(r, 1)
+		e.OK(r.ExpectSilence(time.Until(time.UnixMilli(r.LeaseExpiry))+200*time.Millisecond), "an expiring lease closes nothing by itself")
+		e.event(r, 2)
+		e.closed(r.Sock, "an event under an expired lease")
+		e.Check(peer.Int(e.state(), "ackedSourceSeq") == 1, "the event was taken")
+		s := e.dial(r.LeaseConfig())
+		e.OK(s.SendHello(nil), "hello")
+		e.closed(s.Sock, "an expired lease")
+		e.OK(idle.SendHello(nil), "hello")
+		e.closed(idle.Sock, "an expired ticket")
+		e.alive(e.join(), 2)
+	}), 100*time.Second)
+	expiry.Slow = true
+	renewed := long(with(target, "lease/expiry_is_moved_by_renewal", "2.8", func(e *env) {
+		r := e.join()
+		old := r.LeaseExpiry
+		e.OK(r.ExpectSilence(30*time.Second), "half of the life")
+		e.send(r, r.RenewEnvelope(old))
+		e.next(r, "lease_renewed")
+		e.OK(r.ExpectSilence(time.Until(time.UnixMilli(old))+500*time.Millisecond), "the old expiry")
+		e.alive(r, 1)
+		e.alive(e.again(r), 2)
+	}), 100*time.Second)
+	renewed.Slow = true
+	out = append(out, expiry, renewed)
 	bad := func(name string, change func(r *peer.Runner, env, p peer.M)) {
 		out = append(out, with(target, "lease/renew_"+name, "5.9", func(e *env) {
 			r := e.join()

@@ -194,3 +194,46 @@ func checkIdentity(env M, id Identity) error {
 }
 
 func names(groups ...[]string) []string { return slices.Concat(groups...) }
+
+// CheckEvent checks what 7.1 says of every event and 9.6 of its ids.
+func CheckEvent(ev M, id Identity) error {
+	err := Members(ev, "schema", "sourceEventId", "sourceSeq", "sourceInstanceId", "sourceKind", "runId", "eventType", "schemaVersion",
+		"priority", "emittedAt", "payload", "normalizedSessionId", "turnId", "itemId", "observedAt?", "debug?")
+	if err != nil {
+		return fmt.Errorf("event: %w", err)
+	}
+	v := Int(ev, "schemaVersion")
+	if ev["schema"] != fmt.Sprintf("paperclip.prp.event.v%d", v) || (v != 1 && v != 2) {
+		return violationf("event schema %v, schemaVersion %v", ev["schema"], ev["schemaVersion"])
+	}
+	want := M{
+		"sourceInstanceId": id.RunnerInstanceID, "sourceKind": "runner", "runId": id.RunID,
+		"normalizedSessionId": id.NormalizedSessionID, "turnId": id.TurnID, "itemId": id.ItemID,
+	}
+	for n, w := range want {
+		if ev[n] != w {
+			return violationf("event %s is %v, expected %v", n, ev[n], w)
+		}
+	}
+	seq := Int(ev, "sourceSeq")
+	if seq < 1 {
+		return violationf("sourceSeq %v", ev["sourceSeq"])
+	}
+	fact := fmt.Sprintf("event_%s_%016d", id.RunnerInstanceID, seq)
+	if ev["sourceEventId"] != fact {
+		if err := matches("sourceEventId", ev["sourceEventId"], "event_executor_[0-9a-f]{64}"); err != nil {
+			return err
+		}
+	}
+	if p := Int(ev, "priority"); p < 0 || p > 2 {
+		return violationf("priority %v", ev["priority"])
+	}
+	if _, ok := ev["payload"].(M); !ok {
+		return violationf("event payload is not an object")
+	}
+	s := Str(ev, "emittedAt")
+	if _, err := time.Parse(time.RFC3339Nano, s); err != nil || !strings.HasSuffix(s, "Z") {
+		return violationf("emittedAt %q", s)
+	}
+	return matches("eventType", ev["eventType"], `[a-z_]+(?:\.[a-z_]+)+`)
+}

@@ -60,17 +60,20 @@ func SemanticDigest(input any) (string, error) {
 		},
 		query: regexp.MustCompile(`([?&](?:` + anyCase("code|key|secret|state|token|api[_-]?key|access[_-]?token") + `)=)[^&#\s` + jsSpace[1:len(jsSpace)-1] + `]+`),
 	}
-	text, err := CanonicalUnbounded(d.walk(Clone(input), 0))
+	text, err := CanonicalUnbounded(d.walk(Clone(input), "", 0))
 	if err != nil {
 		return "", err
 	}
 	return "sha256:" + SHA256Hex(text), nil
 }
 
-func (d *digester) walk(v any, depth int) any {
+func (d *digester) walk(v any, key string, depth int) any {
 	d.nodes++
 	if d.nodes > digestMaxNodes || depth > digestMaxDepth {
 		return truncated
+	}
+	if d.secretKey.MatchString(key) {
+		return redacted
 	}
 	switch v := v.(type) {
 	case string:
@@ -82,7 +85,7 @@ func (d *digester) walk(v any, depth int) any {
 				out = append(out, truncated)
 				break
 			}
-			out = append(out, d.walk(e, depth+1))
+			out = append(out, d.walk(e, "", depth+1))
 		}
 		return out
 	case M:
@@ -94,11 +97,7 @@ func (d *digester) walk(v any, depth int) any {
 				out["__paperclip_truncated__"] = truncated
 				break
 			}
-			if d.secretKey.MatchString(k) {
-				out[k] = redacted
-				continue
-			}
-			out[k] = d.walk(v[k], depth+1)
+			out[k] = d.walk(v[k], k, depth+1)
 		}
 		return out
 	}

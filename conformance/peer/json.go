@@ -10,11 +10,11 @@ import (
 	"unicode/utf8"
 )
 
-// M and A are JSON objects and arrays as [Parse] returns them.
-type (
-	M = map[string]any
-	A = []any
-)
+// M is a JSON object as [Parse] returns it.
+type M = map[string]any
+
+// A is a JSON array as [Parse] returns it.
+type A = []any
 
 // Num is a JSON number as it was spelled in the text.
 type Num string

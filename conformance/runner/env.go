@@ -235,9 +235,9 @@ func (e *env) admit() *peer.Link {
 	return l
 }
 
-// noDial checks that no connection comes for a while.
-func (e *env) noDial(d time.Duration, why string) {
-	l, err := e.a.Accept(d)
+// noDial checks that an exited runner has left no connection behind.
+func (e *env) noDial(why string) {
+	l, err := e.a.Accept(time.Millisecond)
 	if err == nil {
 		e.keep(l)
 		e.Fatalf("%s: the runner dialled again", why)
@@ -314,6 +314,13 @@ func (s *session) until(what string, found func(m peer.M) bool) peer.M {
 		if m["kind"] != "event" {
 			s.others = append(s.others, m)
 		}
+	}
+}
+
+// when reads until cond holds, which may be already.
+func (s *session) when(what string, cond func() bool) {
+	if !cond() {
+		s.until(what, func(peer.M) bool { return cond() })
 	}
 }
 
@@ -428,7 +435,7 @@ func (e *env) stateUntil(what string, cond func(m peer.M) bool) peer.M {
 func Cases(target Target) []suite.Case {
 	var out []suite.Case
 	for _, list := range [][]suite.Case{
-		flagCases(target), handshakeCases(target), wireCases(target), commandCases(target), providerCases(target),
+		flagCases(target), handshakeCases(target), wireCases(target), commandCases(target), providerCases(target), driverCases(target), pendingCases(target), importCases(target),
 		eventCases(target), leaseCases(target), lifecycleCases(target), stateCases(target),
 	} {
 		out = append(out, list...)

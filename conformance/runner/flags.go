@@ -32,7 +32,7 @@ func flagCases(target Target) []suite.Case {
 				flags = set(flags, flag, value)
 			}
 			e.spawn(flags, e.a.NewTicket()).exit(1, name)
-			e.noDial(time.Millisecond, name)
+			e.noDial(name)
 		})
 	}
 	url := func(name, url string) suite.Case {
@@ -41,7 +41,7 @@ func flagCases(target Target) []suite.Case {
 			u := strings.ReplaceAll(url, "HOST", host)
 			u = strings.ReplaceAll(u, "PORT", host[strings.LastIndexByte(host, ':')+1:])
 			e.spawn(set(e.flags("x"), "--connect-url", u), e.a.NewTicket()).exit(1, "URL "+name)
-			e.noDial(time.Millisecond, name)
+			e.noDial(name)
 		})
 	}
 	out := []suite.Case{
@@ -115,7 +115,7 @@ func flagCases(target Target) []suite.Case {
 		}),
 		with(target, "ticket/absent", "2.10", func(e *env) {
 			e.spawn(e.flags(e.a.URL()), "").exit(1, "no ticket")
-			e.noDial(time.Millisecond, "no ticket")
+			e.noDial("no ticket")
 		}),
 		with(target, "ticket/white_space", "2.10", func(e *env) {
 			e.spawn(e.flags(e.a.URL()), " \t").exit(1, "a ticket of white space")

@@ -33,6 +33,9 @@ type Case struct {
 	// Timeout is the bound of this case; zero means [CaseTimeout].
 	Timeout time.Duration
 	Run     func(ctx context.Context, t *T) error
+	// Slow marks cases that have to wait for a minute; runs leave them out
+	// unless they ask for them.
+	Slow bool
 }
 
 // Do makes a Run function of one that reports through [T] alone.
@@ -155,6 +158,8 @@ type Options struct {
 	Parallel int // zero means DefaultParallel
 	// Match, when set, selects cases.
 	Match func(Case) bool
+	// Slow includes the slow cases.
+	Slow bool
 	// Progress, when set, is called after each case, from several goroutines.
 	Progress func(Result)
 }
@@ -163,6 +168,9 @@ type Options struct {
 func Execute(ctx context.Context, cases []Case, o Options) *Report {
 	if o.Match != nil {
 		cases = slices.DeleteFunc(slices.Clone(cases), func(c Case) bool { return !o.Match(c) })
+	}
+	if !o.Slow {
+		cases = slices.DeleteFunc(slices.Clone(cases), func(c Case) bool { return c.Slow })
 	}
 	n := o.Parallel
 	if n <= 0 {

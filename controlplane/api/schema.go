@@ -1,6 +1,8 @@
 package api
 
 import (
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -21,6 +23,9 @@ type violation struct {
 
 // validate checks a parsed body against a schema.
 func validate(reg huma.Registry, schema *huma.Schema, body any) error {
+	if v := unknownMember(reg, schema, "body", body); v != nil {
+		return wire.Errorf(wire.CodeBadRequest, "%s: %s", v.Path, v.Rule).With("violations", []violation{*v})
+	}
 	var res huma.ValidateResult
 	huma.Validate(reg, schema, huma.NewPathBuffer([]byte("body"), len("body")), huma.ModeWriteToServer, body, &res)
 	if len(res.Errors) == 0 {
@@ -42,6 +47,46 @@ func validate(reg huma.Registry, schema *huma.Schema, body any) error {
 	return wire.Errorf(wire.CodeBadRequest, "%s: %s", first.Path, first.Rule).With("violations", list)
 }
 
+// unknownMember finds the first member, in order of the schema's depth and the
+// name, that the schema does not have. huma would take a name in another case
+// for the known one, and encoding/json too: "Driver" would silently replace
+// "driver".
+func unknownMember(reg huma.Registry, schema *huma.Schema, path string, v any) *violation {
+	schema = resolve(reg, schema)
+	if schema == nil {
+		return nil
+	}
+	switch v := v.(type) {
+	case []any:
+		for i, item := range v {
+			if found := unknownMember(reg, schema.Items, path+"["+strconv.Itoa(i)+"]", item); found != nil {
+				return found
+			}
+		}
+	case map[string]any:
+		names := keys(v)
+		slices.Sort(names)
+		if closed, ok := schema.AdditionalProperties.(bool); ok && !closed {
+			for _, name := range names {
+				if schema.Properties[name] != nil {
+					continue
+				}
+				rule := "unknown member"
+				if near := nearest(name, keys(schema.Properties)); near != "" {
+					rule += "; did you mean " + near + "?"
+				}
+				return &violation{Path: path, Rule: rule}
+			}
+		}
+		for _, name := range names {
+			if found := unknownMember(reg, schema.Properties[name], path+"."+name, v[name]); found != nil {
+				return found
+			}
+		}
+	}
+	return nil
+}
+
 // explain turns huma's detail into one without values. In the path, only names
 // of the schema are shown; anything else is "*".
 func explain(reg huma.Registry, schema *huma.Schema, d *huma.ErrorDetail) violation {
@@ -60,14 +105,6 @@ func explain(reg huma.Registry, schema *huma.Schema, d *huma.ErrorDetail) violat
 			v.Path += "." + seg
 			cur = resolve(reg, cur.Properties[seg])
 			continue
-		}
-		if cur != nil && d.Message == "unexpected property" {
-			v.Rule = "unknown member"
-			v.Size = nil
-			if near := nearest(seg, keys(cur.Properties)); near != "" {
-				v.Rule = "unknown member; did you mean " + near + "?"
-			}
-			return v
 		}
 		v.Path += ".*"
 		cur = nil

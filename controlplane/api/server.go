@@ -175,7 +175,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r = r.WithContext(context.WithValue(r.Context(), keyRequestID, id))
 
 	rc := http.NewResponseController(w)
-	now := s.cfg.Now()
+	now := time.Now() // of the sockets, whatever clock the API has
 	// A writer without deadlines is a test's recorder.
 	if err := errors.Join(rc.SetReadDeadline(now.Add(bodyTimeout)), rc.SetWriteDeadline(now.Add(answerTimeout))); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		s.log(r.Context(), "deadlines cannot be set", err)
@@ -242,20 +242,19 @@ func (s *Server) endpoint(rt *route) http.Handler {
 
 // answer writes a JSON answer, or raw bytes with their own media type.
 func (s *Server) answer(w http.ResponseWriter, r *http.Request, name string, status int, out any) {
-	media, data := resource.MediaJSON, []byte(nil)
-	if raw, ok := out.(rawAnswer); ok {
-		media, data = raw.media, raw.data
-	} else {
-		var err error
-		if data, err = encode(out); err != nil {
+	raw, ok := out.(rawAnswer)
+	if !ok {
+		data, err := encode(out)
+		if err != nil {
 			s.fail(w, r, name, err)
 			return
 		}
+		raw = rawAnswer{resource.MediaJSON, data}
 	}
 	s.requests.WithLabelValues(name, class(status)).Inc()
-	w.Header().Set("Content-Type", media)
+	w.Header().Set("Content-Type", raw.media)
 	w.WriteHeader(status)
-	if _, err := w.Write(data); err != nil {
+	if _, err := w.Write(raw.data); err != nil {
 		s.log(r.Context(), "answer not delivered", err)
 	}
 }

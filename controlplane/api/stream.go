@@ -47,7 +47,7 @@ func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request, q url.Valu
 	}()
 	defer func() { cancel(); <-stopped }()
 
-	out := &streamWriter{w: w, rc: http.NewResponseController(w), now: s.cfg.Now, sse: !acceptsNDJSON(r)}
+	out := &streamWriter{w: w, rc: http.NewResponseController(w), sse: !acceptsNDJSON(r)}
 	if err := out.start(); err != nil {
 		s.log(ctx, "stream not delivered", err)
 		return
@@ -69,7 +69,6 @@ func acceptsNDJSON(r *http.Request) bool {
 type streamWriter struct {
 	w   http.ResponseWriter
 	rc  *http.ResponseController
-	now func() time.Time
 	sse bool
 }
 
@@ -154,7 +153,7 @@ func (o *streamWriter) frame(l *resource.Line) ([]byte, error) {
 
 // flush writes data through to the reader within answerTimeout.
 func (o *streamWriter) flush(data []byte) error {
-	if err := o.rc.SetWriteDeadline(o.now().Add(answerTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+	if err := o.rc.SetWriteDeadline(time.Now().Add(answerTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return err
 	}
 	if len(data) > 0 {

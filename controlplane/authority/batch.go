@@ -112,6 +112,3 @@ func (m *Machine) Take() Batch {
 	}
 	return Batch{Tx: tx, Write: write, Effects: s.effects}
 }
-
-// Staged tells how much waits for a Take, so that a caller can bound a batch.
-func (m *Machine) Staged() int { return len(m.staged.effects) + len(m.staged.tx.Events) }

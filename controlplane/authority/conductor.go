@@ -113,17 +113,18 @@ type Input interface{ input() }
 
 // The inputs of [Machine.Apply].
 type (
-	// Assigned: the launcher has taken the run up.
+	// Assigned says that the launcher has taken the run up.
 	Assigned struct{}
-	// Cancel: somebody asked to cancel. Asking again changes nothing.
+	// Cancel says that somebody asked to cancel. Asking again changes nothing.
 	Cancel struct{}
-	// LaunchFailed: no runner could be started. Reason "" = launch_failed.
+	// LaunchFailed says that no runner could be started. Reason "" = launch_failed.
 	LaunchFailed struct{ Reason, Message string }
-	// RunnerLost: whoever restarts the runner has given up.
-	RunnerLost struct{ Message string }
-	// LeaseEnded: the runner did not come back while its lease lived.
+	// RunnerLost says that whoever restarts the runner has given up.
+	// Reason "" = runner_lost.
+	RunnerLost struct{ Reason, Message string }
+	// LeaseEnded says that the runner did not come back while its lease lived.
 	LeaseEnded struct{}
-	// Tick: NextDeadline may have passed.
+	// Tick says that NextDeadline may have passed.
 	Tick struct{}
 )
 
@@ -161,7 +162,11 @@ func (m *Machine) Apply(now time.Time, in Input) error {
 		}
 		m.runnerGone(now, store.StatusFailed, reason, in.Message)
 	case RunnerLost:
-		m.runnerGone(now, store.StatusOrphaned, ReasonRunnerLost, in.Message)
+		reason := in.Reason
+		if reason == "" {
+			reason = ReasonRunnerLost
+		}
+		m.runnerGone(now, store.StatusOrphaned, reason, in.Message)
 	case LeaseEnded:
 		m.runnerGone(now, store.StatusOrphaned, ReasonLeaseEnded, "")
 	case Tick:
@@ -259,6 +264,12 @@ func (m *Machine) condAuthenticated(now time.Time) {
 	switch m.run.Status {
 	case store.StatusQueued, store.StatusAssigned:
 		m.setStatus(now, store.StatusStarting)
+	}
+	// A runner that was given up and came back after all has nothing to wait
+	// for: without this it would sit there until its lease ends.
+	if c := m.cond; c.Phase == PhaseClosed && c.SuspendSeq == 0 {
+		c.SuspendSeq = m.condQueue(now, prp.CommandRunnerSuspend, canonjson.ObjectValue())
+		m.saveRun()
 	}
 }
 

@@ -123,8 +123,10 @@ func (m *Machine) resultOf(status string, o outcome) json.RawMessage {
 	}
 	if !v.Get("message").IsString() {
 		message := o.message
-		if message == "" {
-			message = o.payload.Get("error", "message").Str()
+		for _, known := range []canonjson.Value{o.payload.Get("message"), o.payload.Get("error", "message")} {
+			if message == "" {
+				message = known.Str()
+			}
 		}
 		v.Set("message", canonjson.StringValue(canonjson.CutUTF16(message, maxMessageUnits)))
 	}

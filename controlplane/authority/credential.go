@@ -109,31 +109,27 @@ func (m *Machine) Hello(now time.Time, hello prp.Hello) (*Admission, error) {
 	if reason := m.authorise(now, a); reason != "" {
 		return nil, m.refuse(now, reason)
 	}
-	kind, leaseVersion, expiresMs := prp.CredentialBootstrap, 0, int64(0)
+	kind, leaseVersion := prp.CredentialBootstrap, 0
 	if a.lease != nil {
-		kind, leaseVersion, expiresMs = prp.CredentialLease, a.lease.ProtocolVersion, a.lease.ExpiresAtMs
-	} else {
-		expiresMs = a.ticket.ExpiresAtMs
+		kind, leaseVersion = prp.CredentialLease, a.lease.ProtocolVersion
 	}
 	version, err := hello.SelectVersion(leaseVersion)
 	if err != nil {
 		return nil, m.refuse(now, RefusedVersion)
 	}
 	c := prp.NewChallenge(hello, kind, m.opt.NewID(), version)
-	c.CredentialExpiresAtUnixMs = expiresMs
-	key := [cryptoprp.KeySize]byte{}
+	var key [cryptoprp.KeySize]byte
 	if a.lease != nil {
-		c.CredentialLeaseID = a.lease.LeaseID
-		c.RevocationEpoch = a.lease.RevocationEpoch
-		key = a.lease.AuthKey
+		c.CredentialLeaseID, c.RevocationEpoch = a.lease.LeaseID, a.lease.RevocationEpoch
+		c.CredentialExpiresAtUnixMs, key = a.lease.ExpiresAtMs, a.lease.AuthKey
 	} else {
-		key = a.ticket.AuthKey
+		c.CredentialExpiresAtUnixMs, key = a.ticket.ExpiresAtMs, a.ticket.AuthKey
 	}
 	if a.Key, err = cryptoprp.LoadAuthKey(key[:]); err != nil {
 		panic("bug: authority: " + err.Error())
 	}
 	a.Challenge = c
-	a.Deadline = time.UnixMilli(min(expiresMs, now.Add(prp.ChallengeLifetime).UnixMilli()))
+	a.Deadline = time.UnixMilli(min(c.CredentialExpiresAtUnixMs, now.Add(prp.ChallengeLifetime).UnixMilli()))
 	return a, nil
 }
 

@@ -53,7 +53,6 @@ type Machine struct {
 	toolsOpen int // semantic_tool.result commands that are not completed
 
 	window window
-	pinned []int64
 
 	// Of this process only.
 	links         map[*Link]struct{} // authenticated and not closed

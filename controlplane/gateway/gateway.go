@@ -85,7 +85,7 @@ func New(cfg Config) *Gateway {
 
 // ServeHTTP serves one connection until it ends.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	runID, ok := strings.CutPrefix(r.URL.Path, prp.PathEmbedded+"/")
+	runID, ok := strings.CutPrefix(r.URL.EscapedPath(), prp.PathEmbedded+"/")
 	if !ok {
 		g.answered(r, carrier.RejectNotFound(w))
 		return
@@ -111,7 +111,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			g.answered(r, carrier.RejectNotFound(w))
 			return
 		}
-		g.log(r, "runner connection refused", err)
+		g.log(r, "lookup", err)
 		w.Header().Set("Retry-After", "1")
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
@@ -122,7 +122,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err := s.ServeNotify(g.ctx, conn, release); err != nil {
-		g.log(r, "session is not served", err)
+		g.log(r, "serve", err)
 	}
 }
 
@@ -172,12 +172,13 @@ func (g *Gateway) release(client string) {
 
 func (g *Gateway) answered(r *http.Request, err error) {
 	if err != nil && !errors.Is(err, carrier.ErrNotUpgraded) {
-		g.log(r, "runner connection not upgraded", err)
+		g.log(r, "upgrade", err)
 	}
 }
 
-func (g *Gateway) log(r *http.Request, msg string, err error) {
-	g.cfg.Log.LogAttrs(r.Context(), slog.LevelWarn, msg, slog.String("remote", r.RemoteAddr), slog.Any("error", err))
+func (g *Gateway) log(r *http.Request, step string, err error) {
+	g.cfg.Log.LogAttrs(r.Context(), slog.LevelWarn, "runner connection failed",
+		slog.String("step", step), slog.String("remote", r.RemoteAddr), slog.Any("error", err))
 }
 
 func socketAddress(r *http.Request) string {
@@ -197,25 +198,23 @@ func IsRunID(s string) bool {
 		return false
 	}
 	for i := range len(s) {
-		c := s[i] | 0x20 // lower case for letters; digits and '-' have the bit
-		hex := c >= '0' && c <= '9' || c >= 'a' && c <= 'f'
+		c := s[i]
+		if c >= 'A' && c <= 'F' {
+			c += 'a' - 'A'
+		}
+		var ok bool
 		switch runIDForm[i] {
 		case '-':
-			if s[i] != '-' {
-				return false
-			}
+			ok = c == '-'
 		case 'v':
-			if c < '1' || c > '8' {
-				return false
-			}
+			ok = c >= '1' && c <= '8'
 		case 'r':
-			if c != '8' && c != '9' && c != 'a' && c != 'b' {
-				return false
-			}
+			ok = c == '8' || c == '9' || c == 'a' || c == 'b'
 		default:
-			if !hex || s[i] < '0' {
-				return false
-			}
+			ok = c >= '0' && c <= '9' || c >= 'a' && c <= 'f'
+		}
+		if !ok {
+			return false
 		}
 	}
 	return true

@@ -88,6 +88,9 @@ type Spec struct {
 	PassEnv []string
 	// Permission mode of the run ("" = default). Our own runnerd only.
 	Permission string
+	// Workspace of the provider, for drivers whose input names none. Our own
+	// runnerd only.
+	Workspace string
 	// Dir is the working directory; "" = the caller's.
 	Dir string
 	// MaxFrameBytes; 0 = [DefaultMaxFrameBytes].
@@ -140,8 +143,11 @@ func (s *Spec) Args() []string {
 	if s.Permission != "" {
 		args = append(args, "--permission", s.Permission)
 	}
-	for _, name := range s.PassEnv {
-		args = append(args, "--env", name)
+	if s.Workspace != "" {
+		args = append(args, "--workspace", s.Workspace)
+	}
+	if len(s.PassEnv) > 0 {
+		args = append(args, "--pass-env", strings.Join(s.PassEnv, ","))
 	}
 	return append(args, s.ExtraArgs...)
 }

@@ -10,6 +10,7 @@ import (
 
 	"bowline/controlplane/resource"
 	"bowline/wire"
+	"bowline/wire/prp"
 )
 
 // Bounds of restarting.
@@ -20,9 +21,12 @@ const (
 	// dies each time is not restarted for ever.
 	MaxStarts = 200
 	// endGrace is how long a runner may take to leave after its run has ended
-	// (ours); stopGrace is between SIGTERM and SIGKILL (ours).
-	endGrace  = 15 * time.Second
-	stopGrace = 5 * time.Second
+	// (ours, longer than the close sequence of authority.CloseWithin), and
+	// closedGrace after that sequence is known to be over; stopGrace is
+	// between SIGTERM and SIGKILL (ours).
+	endGrace    = 35 * time.Second
+	closedGrace = 3 * time.Second
+	stopGrace   = 5 * time.Second
 	// settle is how long the end of a run may take to be known after its
 	// runner has exited (ours): the exit is seen at once, the last
 	// acknowledgement may still be on its way.
@@ -72,6 +76,9 @@ type Supervisor struct {
 	Owner Owner
 	// Ended is closed when the run has its terminal outcome.
 	Ended <-chan struct{}
+	// Closed, if not nil, is closed when the run's close sequence is over and
+	// its runner has nothing left to do.
+	Closed <-chan struct{}
 	// Previous is the process of an earlier owner, if one was recorded, and
 	// Attempt its number (0 = never started).
 	Previous ProcessID
@@ -260,17 +267,38 @@ func (s *Supervisor) attend(ctx context.Context, p *Process, before int64, adopt
 // ended but the process has not.
 func (s *Supervisor) wait(ctx context.Context, p *Process, adopted bool) (Exit, error) {
 	var stopAt time.Time
+	closed := false
+	firstJoin := s.Now().Add(prp.TicketLifetimeMax)
 	for {
 		every := watchEvery
 		if s.ended() {
 			if stopAt.IsZero() {
 				stopAt = s.Now().Add(endGrace)
 			}
+			if !closed && s.closed() {
+				closed = true
+				if at := s.Now().Add(closedGrace); at.Before(stopAt) {
+					stopAt = at
+				}
+			}
 			if !s.Now().Before(stopAt) {
 				s.note(Note{Kind: NoteStopped, Attempt: s.Attempt, PID: p.ID.PID})
 				return p.Stop(ctx, stopGrace)
 			}
 			every = min(every, max(stopAt.Sub(s.Now()), time.Millisecond))
+		}
+		if adopted {
+			st, err := s.state(ctx)
+			if err != nil {
+				return Exit{}, err
+			}
+			if st.LeaseEnds.IsZero() {
+				st.LeaseEnds = firstJoin // it may hold a ticket that is still good
+			}
+			if !st.Connected && !s.Now().Before(st.LeaseEnds) {
+				s.note(Note{Kind: NoteStopped, Attempt: s.Attempt, PID: p.ID.PID})
+				return p.Stop(ctx, stopGrace)
+			}
 		}
 		exit, err := s.waitOrEnd(ctx, p, every)
 		if err == nil {
@@ -285,31 +313,25 @@ func (s *Supervisor) wait(ctx context.Context, p *Process, adopted bool) (Exit, 
 		if err := p.log.bound(); err != nil {
 			return Exit{}, err
 		}
-		if adopted {
-			st, err := s.state(ctx)
-			if err != nil {
-				return Exit{}, err
-			}
-			if !st.Connected && !s.Now().Before(st.LeaseEnds) {
-				s.note(Note{Kind: NoteStopped, Attempt: s.Attempt, PID: p.ID.PID})
-				return p.Stop(ctx, stopGrace)
-			}
-		}
 	}
 }
 
-// waitOrEnd waits for p for at most d, or until the run ends.
+// waitOrEnd waits for p for at most d, or until the run ends or is closed.
 func (s *Supervisor) waitOrEnd(ctx context.Context, p *Process, d time.Duration) (Exit, error) {
 	wctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
+	news := s.Ended
 	if s.ended() {
-		return p.Wait(wctx)
+		news = s.Closed
+		if s.closed() {
+			news = nil
+		}
 	}
 	quit, watched := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(watched)
 		select {
-		case <-s.Ended:
+		case <-news:
 			cancel()
 		case <-quit:
 		}
@@ -398,6 +420,15 @@ func (s *Supervisor) pause(ctx context.Context, d time.Duration) error {
 func (s *Supervisor) ended() bool {
 	select {
 	case <-s.Ended:
+		return true
+	default:
+		return false
+	}
+}
+
+func (s *Supervisor) closed() bool {
+	select {
+	case <-s.Closed: // nil: never
 		return true
 	default:
 		return false

@@ -74,6 +74,9 @@ type Config struct {
 	// for.
 	AllowEnv []string
 	Launch   *Launcher // nil: no local runs
+	// Descriptors of the kinds; a run of a kind that is not among them is
+	// refused. None at all: every kind is taken, without a look at its input.
+	Descriptors []wire.Descriptor
 	// Workspace is the fresh folder of a run that names none.
 	Workspace func(runID string) string
 	NewID     func() string // UUIDv7
@@ -87,6 +90,7 @@ type Config struct {
 type Manager struct {
 	cfg     Config
 	started time.Time
+	schemas schemas
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -112,8 +116,9 @@ type entry struct {
 
 func (e *entry) end() { e.endedOnce.Do(func() { close(e.ended) }) }
 
-// New makes a manager. Call [Manager.Start] to take up open runs.
-func New(cfg Config) *Manager {
+// New makes a manager. Call [Manager.Start] to take up open runs. A descriptor
+// whose schema is no schema is wire.CodeConfigInvalid.
+func New(cfg Config) (*Manager, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
@@ -123,9 +128,13 @@ func New(cfg Config) *Manager {
 	if cfg.Store == nil || cfg.NewID == nil || cfg.NewToken == nil || cfg.Workspace == nil {
 		panic("bug: runs: incomplete configuration")
 	}
-	m := &Manager{cfg: cfg, started: cfg.Now(), entries: make(map[string]*entry)}
+	compiled, err := compile(cfg.Descriptors)
+	if err != nil {
+		return nil, err
+	}
+	m := &Manager{cfg: cfg, started: cfg.Now(), schemas: compiled, entries: make(map[string]*entry)}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
-	return m
+	return m, nil
 }
 
 // Start takes up the runs that were open when the last server ended, and
@@ -190,7 +199,8 @@ func (m *Manager) open(ctx context.Context, runID string) (*entry, error) {
 	m.wg.Add(1) // for tend below, or given back
 	m.mu.Unlock()
 
-	e.live, e.err = m.openSession(ctx, e)
+	// Others wait for this: the caller's going away must not fail them.
+	e.live, e.err = m.openSession(context.WithoutCancel(ctx), e)
 	close(e.ready)
 	if e.err != nil {
 		m.forget(e)

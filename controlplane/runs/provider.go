@@ -54,7 +54,7 @@ type codexProvider struct {
 	ExternallySandboxed bool     `json:"externallySandboxed"`
 	Instructions        string   `json:"instructions"`
 	CollaborationMode   string   `json:"collaborationMode"`
-	// The next two are Codex's own texts; false leaves its defaults alone.
+	// The next two keep Codex's own texts, as without us.
 	IncludeCollaborationModeInstructions bool           `json:"includeCollaborationModeInstructions"`
 	IncludeSkillInstructions             bool           `json:"includeSkillInstructions"`
 	RuntimeContext                       map[string]any `json:"runtimeContext"`
@@ -76,12 +76,16 @@ func (c *checked) provider(workspace string) any {
 	case KindCodex:
 		return c.codex(workspace)
 	}
+	return c.command(workspace)
+}
+
+func (c *checked) command(workspace string) commandProvider {
 	p := commandProvider{
-		Kind: KindCommand, Argv: slices.Concat(c.driver.Command, req.Argv), Cwd: workspace,
-		EnvNames: c.envNames(), PTY: req.PTY,
+		Kind: KindCommand, Argv: slices.Concat(c.driver.Command, c.req.Argv), Cwd: workspace,
+		EnvNames: c.envNames(), PTY: c.req.PTY,
 	}
-	if req.Limits != nil {
-		p.TimeoutMs = req.Limits.TurnTimeMs
+	if c.req.Limits != nil {
+		p.TimeoutMs = c.req.Limits.TurnTimeMs
 	}
 	return p
 }

@@ -58,7 +58,7 @@ func (m *Manager) check(req *resource.CreateRun) (*checked, error) {
 	if c.permission == "" {
 		c.permission = permissionDefault
 	}
-	steps := []func(*checked) error{m.checkPlacement, m.checkDriver, checkInput, m.checkEnv, checkLabels, checkWorkspace}
+	steps := []func(*checked) error{m.checkPlacement, m.checkDriver, checkInput, m.checkEnv, checkLabels, m.checkSchema, checkWorkspace}
 	for _, step := range steps {
 		if err := step(c); err != nil {
 			return nil, err

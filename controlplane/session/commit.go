@@ -84,11 +84,11 @@ func (s *Session) perform(e *authority.Effect) {
 		}
 	case authority.EffectClose:
 		if c := s.byLink[e.Link]; c != nil {
-			c.finish(e.Reason)
+			c.finish(e.Reason, true)
 		}
 	case authority.EffectCloseAll:
 		for c := range s.conns {
-			c.finish(e.Reason)
+			c.finish(e.Reason, true)
 		}
 	case authority.EffectDispatch:
 		s.machine.ToolStarted(e.Call)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"bowline/controlplane/authority"
@@ -15,9 +16,10 @@ import (
 	"bowline/wire/prp"
 )
 
-// linger is how long a connection that is being closed is still read: frames
-// that were on their way when the close was decided are handled (prp.md 1.6).
-const linger = 20 * time.Millisecond
+// linger is how long the socket of a connection that broke the profile is still
+// read: frames that came in the same piece as the bad one are handled (prp.md
+// 1.6). Small, because what is sent after the close has no such right.
+const linger = 2 * time.Millisecond
 
 // writeTimeout bounds one write to a runner that does not read.
 const writeTimeout = 30 * time.Second
@@ -28,8 +30,12 @@ type conn struct {
 	carrier carrier.Conn
 	in      *ingress
 	out     *egress
+	greeted chan struct{} // closed when it has authenticated
 	// authenticated is called once; may be nil.
 	authenticated func()
+	// cut: frames read from now on are dropped. What was read before is still
+	// handled.
+	cut atomic.Bool
 
 	// Under s.mu.
 	admission *authority.Admission
@@ -50,7 +56,7 @@ func (s *Session) Serve(ctx context.Context, wsConn carrier.Conn) error {
 // ServeNotify is [Session.Serve]; authenticated, if not nil, is called once
 // when the connection has authenticated. It must not block or call the session.
 func (s *Session) ServeNotify(ctx context.Context, wsConn carrier.Conn, authenticated func()) error {
-	c := &conn{s: s, carrier: wsConn, in: newIngress(), out: newEgress(), authenticated: authenticated}
+	c := &conn{s: s, carrier: wsConn, in: newIngress(), out: newEgress(), greeted: make(chan struct{}), authenticated: authenticated}
 	if err := s.enter(); err != nil {
 		// The caller learns why; that the socket was gone already says nothing.
 		if closeErr := wsConn.Close(); closeErr != nil {
@@ -66,14 +72,13 @@ func (s *Session) ServeNotify(ctx context.Context, wsConn carrier.Conn, authenti
 	wg.Go(func() { c.read(ctx) })
 	wg.Go(func() { c.write(ctx) })
 	stop := context.AfterFunc(ctx, func() { c.out.abort() })
-	timeout := c.handshakeTimer(ctx)
+	wg.Go(func() { c.watchHandshake(ctx) })
 
 	for batch := c.in.take(); batch != nil; batch = c.in.take() {
 		c.handle(ctx, batch)
 		c.out.waitLow()
 	}
 
-	timeout()
 	stop()
 	cancel()
 	c.out.abort()
@@ -94,9 +99,12 @@ func (c *conn) read(ctx context.Context) {
 		frame, err := c.carrier.ReadMessage(ctx)
 		if err != nil {
 			if wire.CodeOf(err) == wire.CodeProtocol {
-				c.log(ctx, "websocket refused", err)
+				c.log(ctx, "read", err)
 			}
 			c.out.abort()
+			return
+		}
+		if c.cut.Load() {
 			return
 		}
 		if !c.in.push(ctx, bytes.Clone(frame)) {
@@ -109,7 +117,7 @@ func (c *conn) read(ctx context.Context) {
 func (c *conn) write(ctx context.Context) {
 	defer func() {
 		if err := c.carrier.Close(); err != nil {
-			c.log(ctx, "close failed", err)
+			c.log(ctx, "close", err)
 		}
 	}()
 	var sealed []byte
@@ -120,7 +128,7 @@ func (c *conn) write(ctx context.Context) {
 			if m.seal {
 				var err error
 				if sealed, err = c.channel.Seal(sealed[:0], m.text); err != nil {
-					c.log(ctx, "frame not sent", err)
+					c.log(ctx, "send", err)
 					return
 				}
 				text = sealed
@@ -138,6 +146,9 @@ func (c *conn) write(ctx context.Context) {
 			return
 		}
 		if end {
+			if c.cut.Load() {
+				return
+			}
 			timer := time.NewTimer(linger)
 			defer timer.Stop()
 			select {
@@ -149,14 +160,18 @@ func (c *conn) write(ctx context.Context) {
 	}
 }
 
-// finish decides the close: what is queued still goes out, what arrives is still
-// handled, nothing more is answered. The caller holds s.mu.
-func (c *conn) finish(reason string) {
+// finish decides the close: what is queued still goes out, what has arrived is
+// still handled, nothing more is answered. cut ends the reading at once. The
+// caller holds s.mu.
+func (c *conn) finish(reason string, cut bool) {
+	if cut {
+		c.cut.Store(true)
+	}
 	if c.closing {
 		return
 	}
 	c.closing = true
-	c.log(c.s.ctx, "runner connection closed", wire.Errorf(wire.CodeProtocol, "%s", reason))
+	c.log(c.s.ctx, "handle", wire.Errorf(wire.CodeProtocol, "%s", reason))
 	if c.link != nil {
 		c.s.machine.Detach(c.link)
 	}
@@ -169,13 +184,19 @@ func (c *conn) abort(string) {
 	c.out.abort()
 }
 
-// handshakeTimer closes a connection that takes too long; stop waits for nothing.
-func (c *conn) handshakeTimer(ctx context.Context) (stop func()) {
+// watchHandshake closes a connection that takes too long to authenticate.
+func (c *conn) watchHandshake(ctx context.Context) {
 	if c.s.cfg.HandshakeTimeout < 0 {
-		return func() {}
+		return
 	}
-	timer := time.AfterFunc(c.s.cfg.HandshakeTimeout, func() { c.timedOut(ctx) })
-	return func() { timer.Stop() }
+	timer := time.NewTimer(c.s.cfg.HandshakeTimeout)
+	defer timer.Stop()
+	select {
+	case <-c.greeted:
+	case <-ctx.Done():
+	case <-timer.C:
+		c.timedOut(ctx)
+	}
 }
 
 func (c *conn) timedOut(ctx context.Context) {
@@ -188,12 +209,12 @@ func (c *conn) timedOut(ctx context.Context) {
 	if err := c.s.flush(ctx); err != nil {
 		return // every connection was closed with it
 	}
-	c.finish("not authenticated in time")
+	c.finish("not authenticated in time", true)
 }
 
-func (c *conn) log(ctx context.Context, msg string, err error) {
+func (c *conn) log(ctx context.Context, step string, err error) {
 	// The texts are ours and name members and steps, never what a peer sent.
-	c.s.cfg.Log.LogAttrs(ctx, slog.LevelDebug, msg, slog.String("session", c.s.id),
+	c.s.cfg.Log.LogAttrs(ctx, slog.LevelDebug, "runner connection ends", slog.String("step", step), slog.String("session", c.s.id),
 		slog.String("remote", c.carrier.RemoteAddr()), slog.Any("error", err))
 }
 
@@ -211,7 +232,7 @@ func (c *conn) handle(ctx context.Context, batch [][]byte) {
 			if s.flush(ctx) != nil {
 				return
 			}
-			c.finish(err.Error())
+			c.finish(err.Error(), false)
 		}
 	}
 	if c.aborted || s.dead != nil {

@@ -68,7 +68,7 @@ func (c *conn) response(ctx context.Context, e prp.Envelope) error {
 	if err != nil {
 		return err
 	}
-	c.link = link
+	c.link, c.handshake = link, nil
 	c.channel = prp.NewChannel(prp.RoleAuthority, keys, prp.MaxFrameBytes)
 	c.in.raise(ingressBytes)
 	s.byLink[link] = c
@@ -77,6 +77,7 @@ func (c *conn) response(ctx context.Context, e prp.Envelope) error {
 	if err := s.flush(ctx); err != nil {
 		return err
 	}
+	close(c.greeted)
 	if c.authenticated != nil {
 		c.authenticated()
 	}

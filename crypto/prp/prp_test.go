@@ -227,6 +227,10 @@ func TestTamperedFrame(t *testing.T) {
 			t.Fatalf("cut to %d bytes: %v", n, err)
 		}
 	}
+	inPlace := bytes.Clone(sealed)
+	if out, err := handshakeCopy(t).Open(inPlace[:0], counter, inPlace); err != nil || string(out) != "hello" {
+		t.Fatalf("in place: %q, %v", out, err)
+	}
 	if _, err := server.Recv.Open(nil, counter, append(bytes.Clone(sealed), 0)); !errors.Is(err, ErrOpen) {
 		t.Fatalf("one byte more: %v", err)
 	}
@@ -234,6 +238,13 @@ func TestTamperedFrame(t *testing.T) {
 	if out, err := server.Recv.Open([]byte("x"), counter, sealed); err != nil || string(out) != "xhello" {
 		t.Fatalf("the true frame does not open afterwards: %q, %v", out, err)
 	}
+}
+
+// handshakeCopy is another end of the same (deterministic) session.
+func handshakeCopy(t *testing.T) *Opener {
+	t.Helper()
+	server, _ := handshake(t, nil)
+	return server.Recv
 }
 
 func TestCounters(t *testing.T) {
@@ -261,8 +272,16 @@ func TestCounters(t *testing.T) {
 		counter uint64
 		want    error
 	}{
-		{1, 1, ErrCounter}, {1, 0, ErrOpen}, {0, 0, nil}, {0, 0, ErrCounter}, {0, 1, ErrOpen},
-		{2, 2, ErrCounter}, {1, 1, nil}, {2, 2, nil}, {2, 3, ErrOpen}, {2, 1 << 60, ErrCounter},
+		{1, 1, ErrCounter},
+		{1, 0, ErrOpen},
+		{0, 0, nil},
+		{0, 0, ErrCounter},
+		{0, 1, ErrOpen},
+		{2, 2, ErrCounter},
+		{1, 1, nil},
+		{2, 2, nil},
+		{2, 3, ErrOpen},
+		{2, 1 << 60, ErrCounter},
 	} {
 		if err := open(c.frame, c.counter); !errors.Is(err, c.want) {
 			t.Fatalf("frame %d at counter %d: %v, want %v", c.frame, c.counter, err, c.want)

@@ -133,7 +133,8 @@ func newOpener(key [KeySize]byte, sessionID string, d direction) *Opener {
 // Counter is the only counter the next frame may carry, from 0.
 func (o *Opener) Counter() uint64 { return o.lane.counter }
 
-// Open appends the plaintext of the frame to dst. counter is what the frame
+// Open appends the plaintext of the frame to dst, which may be ciphertext[:0]
+// but must not overlap it otherwise. counter is what the frame
 // says and must be the expected one: no gap, no repetition. It fails with
 // [ErrCounter], [ErrOpen] or [ErrExhausted]; the expected counter then stays
 // (prp.md 4.6), though every caller closes the connection.

@@ -69,5 +69,5 @@ func (s *session) declined(method string, about notification) {
 	if method == "" {
 		code, method = "request_unknown", "unknown"
 	}
-	s.diagnose(code, object{"method": method, "itemId": safeID(about.ItemID), "providerTurnId": safeID(about.TurnID)})
+	s.diagnose(code, object{"message": "codex asked (" + method + "); declined", "method": method, "itemId": safeID(about.ItemID), "providerTurnId": safeID(about.TurnID)})
 }

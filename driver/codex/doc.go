@@ -25,15 +25,19 @@
 // # Events
 //
 // Types and payloads are those of prp.md 7 where it closes them. Every item
-// event carries itemId, kind and providerTurnId.
+// event carries itemId, kind (Codex's name of the item's type) and
+// providerTurnId.
 //
 //   - item.started: what is known before: command, cwd, paths.
 //   - item.delta: text (at most 64 KiB of it), channel (prp.md 7.1). Deltas
-//     are the body of an item; joined in order they are its text, except that
-//     a delta with an offset stands at that byte of the text (Codex does not
-//     stream the beginning of a command's output, it comes when the command
-//     has ended), and one with "restart": true begins the text anew (the final
-//     text was not what had been streamed).
+//     are the body of an item: those without a stream name, joined in order,
+//     are its text. Codex does not stream the beginning of a command's output;
+//     it comes when the command has ended, as deltas of the stream "missing-1":
+//     the first has an offset, the byte of the text where it stands, the
+//     others follow it (a second hole is "missing-2"). When the final text is
+//     not what had been streamed it comes whole as stream "restart", the first
+//     delta with "restart": true. The diffs of a fileChange are the streams
+//     "file-1", … with their path.
 //   - item.completed: never text, but bytes and sha256 of the whole text. When
 //     Codex itself cut a command's output (it keeps 512 KiB of each end)
 //     truncated is true, lostBytes counts what nobody has seen, and there is

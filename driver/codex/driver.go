@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"bowline/driver"
@@ -23,6 +24,7 @@ const (
 	CloseGrace     = 2 * time.Second  // from closing the input to stopping the process
 	StopGrace      = 3 * time.Second  // from SIGTERM to SIGKILL
 	OpenTimeout    = 60 * time.Second // for initialize and thread/start together
+	lastWords      = time.Second      // from the exit to the end of stderr
 )
 
 // Driver makes Codex sessions. Zero durations are the constants of the same
@@ -65,9 +67,11 @@ func (d *Driver) Validate(raw json.RawMessage) error {
 	return err
 }
 
-// resumeState is Event.Resume and Config.Resume.
+// resumeState is Event.Resume and Config.Resume. Codex keeps a thread only
+// once it has had a turn; one without may be replaced by a new one.
 type resumeState struct {
 	ThreadID string `json:"threadId"`
+	Used     bool   `json:"used,omitempty"` // a turn was started
 }
 
 // Open starts `codex app-server` and a thread in it, or resumes one. It
@@ -166,11 +170,26 @@ func (s *session) open(ctx context.Context, mode driver.Permission, resume resum
 		DeveloperInstructions: s.provider.instructions,
 		Config:                s.provider.config(),
 	}
-	method, code := methodThreadStart, "thread_failed"
 	if resume.ThreadID != "" {
-		method, code = methodThreadResume, "resume_failed"
-		params.ThreadID, params.ExcludeTurns = resume.ThreadID, true
+		again := params
+		again.ThreadID, again.ExcludeTurns = resume.ThreadID, true
+		err := s.thread(ctx, methodThreadResume, again, mode, resume)
+		var rpc *jsonrpc.RPCError
+		switch {
+		case err == nil:
+			return nil
+		case !errors.As(err, &rpc) || resume.Used || !strings.Contains(rpc.Message, "no rollout found"):
+			return &openFailure{"resume_failed", err}
+		}
 	}
+	if err := s.thread(ctx, methodThreadStart, params, mode, resumeState{}); err != nil {
+		return &openFailure{"thread_failed", err}
+	}
+	return nil
+}
+
+// thread starts or resumes the thread.
+func (s *session) thread(ctx context.Context, method string, params threadParams, mode driver.Permission, resume resumeState) error {
 	opened := make(chan error, 1)
 	cancel, err := s.peer.CallThen(ctx, method, params, func(raw json.RawMessage, err error) {
 		if err == nil {
@@ -178,20 +197,19 @@ func (s *session) open(ctx context.Context, mode driver.Permission, resume resum
 		}
 		opened <- err
 	})
-	if err == nil {
-		select {
-		case err = <-opened:
-		case <-ctx.Done():
-			err = ctx.Err()
-			if !cancel() {
-				err = <-opened
-			}
-		}
-	}
 	if err != nil {
-		return &openFailure{code, err}
+		return err
 	}
-	return nil
+	select {
+	case err := <-opened:
+		return err
+	case <-ctx.Done():
+		if cancel() {
+			return ctx.Err()
+		}
+		s.cancel() // the host may not take the first event
+		return <-opened
+	}
 }
 
 func (p *provider) config() map[string]any {
@@ -219,10 +237,7 @@ func (s *session) opened(raw json.RawMessage, mode driver.Permission, resume res
 	s.mu.Lock()
 	s.threadID, s.sessionID, s.model = got.Thread.ID, got.Thread.SessionID, got.Model
 	s.mu.Unlock()
-	state, err := json.Marshal(resumeState{got.Thread.ID})
-	if err != nil {
-		return err
-	}
+	s.used = resume.Used
 	typ := "session.started"
 	if resume.ThreadID != "" {
 		typ = "session.resumed"
@@ -235,8 +250,8 @@ func (s *session) opened(raw json.RawMessage, mode driver.Permission, resume res
 		descriptor["approvalPolicy"] = got.ApprovalPolicy
 	}
 	s.isOpen = true
-	s.emitEvent(driver.Event{Type: typ, Priority: priorityTerminal, Resume: state}, object{
-		"threadId": got.Thread.ID, "sessionId": got.Thread.SessionID,
+	s.emitEvent(driver.Event{Type: typ, Priority: priorityTerminal, Resume: s.resumeState()}, object{
+		"threadId": got.Thread.ID, "sessionId": got.Thread.SessionID, "cwd": s.provider.cwd,
 		"runtimeIdentity":    object{"processId": s.proc.PID()},
 		"providerDescriptor": descriptor,
 	})
@@ -248,6 +263,14 @@ func (s *session) opened(raw json.RawMessage, mode driver.Permission, resume res
 		return errSessionOver
 	}
 	return nil
+}
+
+func (s *session) resumeState() json.RawMessage {
+	state, err := json.Marshal(resumeState{ThreadID: s.threadID, Used: s.used})
+	if err != nil {
+		panic("bug: codex resume state: " + err.Error())
+	}
+	return state
 }
 
 type openFailure struct {
@@ -286,6 +309,12 @@ func (s *session) openError(err error) error {
 // only explanation there is.
 func (s *session) exitError() *driver.ProviderError {
 	exit := s.proc.Wait()
+	last := time.NewTimer(lastWords)
+	defer last.Stop()
+	select {
+	case <-s.stderr.ended:
+	case <-last.C: // a descendant holds the pipe
+	}
 	message := "codex app-server ended"
 	switch {
 	case exit.Signal != "":
@@ -303,6 +332,7 @@ func (s *session) exitError() *driver.ProviderError {
 
 // readErrors drains stderr: a full pipe would stop the provider.
 func (s *session) readErrors() {
+	defer close(s.stderr.ended)
 	if r := s.proc.Stderr(); r != nil {
 		// An error here is the end of the pipe in another form.
 		_, _ = io.Copy(s.stderr, r)

@@ -165,8 +165,6 @@ func (f *fake) block() {
 	}
 }
 
-const fakeBig = 23 << 20
-
 var fakeScripts = map[string]func(*fake, fakeRequest){
 	"plain": func(f *fake, r fakeRequest) {
 		f.accept(r)

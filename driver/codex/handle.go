@@ -47,15 +47,15 @@ func (s *session) handler(method string) func(notification) {
 	case "item/completed":
 		return s.itemCompleted
 	case "item/agentMessage/delta":
-		return s.delta("agentMessage", "")
+		return s.delta(kindMessage, "")
 	case "item/plan/delta":
-		return s.delta("plan", "")
+		return s.delta(kindPlan, "")
 	case "item/reasoning/summaryTextDelta":
-		return s.delta("reasoning", channelSummary)
+		return s.delta(kindReasoning, channelSummary)
 	case "item/reasoning/textDelta":
-		return s.delta("reasoning", channelDetail)
+		return s.delta(kindReasoning, channelDetail)
 	case "item/commandExecution/outputDelta":
-		return s.delta("commandExecution", "")
+		return s.delta(kindCommand, "")
 	case "thread/tokenUsage/updated":
 		return s.usageReported
 	case "turn/plan/updated":
@@ -142,7 +142,7 @@ func (s *session) onNoise(n jsonrpc.Noise) {
 	if s.over {
 		return
 	}
-	payload := object{"line": n.Kind, "bytes": n.Size, "sha256": n.SHA256}
+	payload := object{"line": n.Kind, "bytes": n.Size, "sha256": n.SHA256, "message": fmt.Sprintf("codex wrote a line of %d bytes that is no message (%s); it was skipped", n.Size, n.Kind)}
 	if s.handler(n.Method) != nil {
 		payload["method"] = n.Method
 	}

@@ -2,6 +2,7 @@ package codex
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"unicode/utf8"
 )
@@ -13,14 +14,15 @@ const (
 	maxPaths     = 200      // files named with one file_change item (ours)
 )
 
-// Kinds of items. A type we do not know is spelled in the same way.
+// Kinds of items are Codex's own names of their types; these are the ones that
+// are treated each in its own way.
 const (
-	kindMessage     = "agent_message"
-	kindUserMessage = "user_message"
+	kindMessage     = "agentMessage"
+	kindUserMessage = "userMessage"
 	kindReasoning   = "reasoning"
 	kindPlan        = "plan"
-	kindCommand     = "command"
-	kindFileChange  = "file_change"
+	kindCommand     = "commandExecution"
+	kindFileChange  = "fileChange"
 )
 
 // Channels of prp.md 7.1.
@@ -43,14 +45,12 @@ type item struct {
 	part    int       // last summary part streamed
 }
 
+// kindOf is the type unless it is no plain name.
 func kindOf(wireType string) string {
-	switch wireType {
-	case "agentMessage":
-		return kindMessage
-	case "commandExecution":
-		return kindCommand
+	if !plainName(wireType) {
+		return "other"
 	}
-	return snake(wireType)
+	return wireType
 }
 
 func messageChannel(phase string) string {
@@ -91,7 +91,7 @@ func decodeItem(raw json.RawMessage) (wireItem, bool) {
 	}
 	it := wireItem{ID: head.ID, Type: head.Type}
 	switch head.Type {
-	case "agentMessage", "plan", "reasoning", "commandExecution", "fileChange":
+	case kindMessage, kindPlan, kindReasoning, kindCommand, kindFileChange:
 		if json.Unmarshal(raw, &it) != nil {
 			return wireItem{}, false
 		}
@@ -105,7 +105,7 @@ func (s *session) itemStarted(n notification) {
 		s.diagnose("item_malformed", object{})
 		return
 	}
-	if w.Type == "userMessage" {
+	if w.Type == kindUserMessage {
 		return // the host knows what it said
 	}
 	s.openItem(w, n.TurnID)
@@ -145,18 +145,18 @@ func (s *session) itemPayload(it *item) object {
 // describe adds what is known of an item besides its text.
 func describe(payload object, w wireItem) {
 	switch w.Type {
-	case "agentMessage":
+	case kindMessage:
 		if w.Phase != "" {
 			payload["providerPhase"] = bound(w.Phase, maxShown)
 		}
-	case "commandExecution":
+	case kindCommand:
 		payload["command"] = cut(w.Command, maxCommand)
 		if len(w.Command) > maxCommand {
 			payload["commandTruncated"] = true
 		}
 		payload["cwd"] = bound(w.Cwd, maxShown)
 		payload["source"] = bound(w.Source, maxShown)
-	case "fileChange":
+	case kindFileChange:
 		files := make([]object, 0, min(len(w.Changes), maxPaths))
 		for _, c := range w.Changes[:min(len(w.Changes), maxPaths)] {
 			files = append(files, object{"path": bound(c.Path, maxShown/8), "change": bound(c.Kind.Type, maxID)})
@@ -200,6 +200,15 @@ func (s *session) itemDelta(n notification, wireType, channel string) {
 	}
 }
 
+// Names in payload.stream of deltas that do not follow what was streamed. They
+// are streams of their own to whoever looks at the text across deltas, as
+// redaction does.
+const (
+	streamMissing = "missing-" // and a number
+	streamRestart = "restart"
+	streamFile    = "file-" // and a number
+)
+
 // partBreak stands between the parts of a reasoning.
 const partBreak = "\n\n"
 
@@ -226,7 +235,7 @@ func (s *session) itemCompleted(n notification) {
 		s.diagnose("item_malformed", object{})
 		return
 	}
-	if w.Type == "userMessage" {
+	if w.Type == kindUserMessage {
 		return
 	}
 	it := s.openItem(w, n.TurnID)
@@ -271,21 +280,21 @@ func (s *session) itemCompleted(n notification) {
 // describes the whole. prefix is that of the second body of a kind.
 func (s *session) settleBody(it *item, payload object, prefix string, body *streamed, final, channel string) {
 	r := settle(body, final, it.kind == kindCommand)
-	restart := r.restart
-	for _, p := range r.missing {
-		offset := p.offset
+	for i, p := range r.missing {
+		first := object{}
+		switch {
+		case r.restart:
+			first["restart"], first["stream"] = true, streamRestart
+		case p.offset != body.n:
+			first["offset"], first["stream"] = p.offset, fmt.Sprintf("%s%d", streamMissing, i+1)
+		}
+		stream := first["stream"]
 		for _, c := range chunks(p.text) {
-			delta := object{"text": c}
-			switch {
-			case restart:
-				delta["restart"], restart = true, false
-			case !r.restart && offset != body.n:
-				delta["offset"] = offset
-			}
-			s.emitDelta(it, channel, delta)
-			offset += int64(len(c))
-			if !r.restart && delta["offset"] == nil {
-				body.n += int64(len(c)) // it follows what was streamed
+			first["text"] = c
+			s.emitDelta(it, channel, first)
+			first = object{}
+			if stream != nil {
+				first["stream"] = stream
 			}
 		}
 	}
@@ -307,9 +316,10 @@ func (s *session) settleBody(it *item, payload object, prefix string, body *stre
 // diffs streams the diffs of a file change, each marked with its path.
 func (s *session) diffs(it *item, payload object, w wireItem) {
 	body := newStreamed()
-	for _, c := range w.Changes {
+	for i, c := range w.Changes {
+		stream := fmt.Sprintf("%s%d", streamFile, i+1)
 		for _, part := range chunks(c.Diff) {
-			s.emitDelta(it, channelDetail, object{"text": part, "path": bound(c.Path, maxShown)})
+			s.emitDelta(it, channelDetail, object{"text": part, "path": bound(c.Path, maxShown), "stream": stream})
 			body.add(part)
 		}
 	}

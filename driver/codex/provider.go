@@ -245,10 +245,8 @@ func permissions(mode driver.Permission, p provider) (policy, error) {
 		out.approval = "untrusted"
 	case driver.PermissionAllow:
 		out = policy{approval: "never", sandbox: fullAccess, accept: true}
-	case driver.PermissionAsk, driver.PermissionEdits:
-		return out, wire.Errorf(wire.CodeNotAvailable, "permission mode %s is not available yet", mode).With("field", "permission")
 	default:
-		return out, wire.Errorf(wire.CodeInputInvalid, "permission mode is not known").With("field", "permission")
+		return out, wire.Errorf(wire.CodeNotAvailable, "permission mode is not available; there are default, deny and allow").With("field", "permission")
 	}
 	return out, nil
 }

@@ -101,6 +101,7 @@ func members(t *testing.T, ev driver.Event) map[string]any {
 func body(t *testing.T, events []driver.Event, kind string) string {
 	t.Helper()
 	var text []byte
+	at := map[any]int{} // where a named stream goes on
 	for _, ev := range events {
 		if ev.Type != "item.delta" {
 			continue
@@ -110,14 +111,19 @@ func body(t *testing.T, events []driver.Event, kind string) string {
 			continue
 		}
 		part, _ := m["text"].(string)
-		switch at, ok := m["offset"].(float64); {
-		case m["restart"] == true:
-			text = []byte(part)
-		case ok:
-			text = slices.Insert(text, int(at), []byte(part)...)
-		default:
-			text = append(text, part...)
+		stream, named := m["stream"]
+		if m["restart"] == true {
+			text = nil
 		}
+		if offset, ok := m["offset"].(float64); ok {
+			at[stream] = int(offset)
+		}
+		if !named {
+			text = append(text, part...)
+			continue
+		}
+		text = slices.Insert(text, at[stream], []byte(part)...)
+		at[stream] += len(part)
 	}
 	return string(text)
 }
@@ -146,11 +152,11 @@ func TestRealText(t *testing.T) {
 	if m := want(t, end, "turn.completed"); m["status"] != "completed" || m["providerTurnId"] == "" {
 		t.Errorf("payload %s", end.Payload)
 	}
-	if got := body(t, r.host.Events(), "agent_message"); got != "hello big world" {
+	if got := body(t, r.host.Events(), "agentMessage"); got != "hello big world" {
 		t.Errorf("text %q", got)
 	}
 	done, _ := r.host.Await("the completed message", 0, func(ev driver.Event) bool {
-		return ev.Type == "item.completed" && members(t, ev)["kind"] == "agent_message"
+		return ev.Type == "item.completed" && members(t, ev)["kind"] == "agentMessage"
 	})
 	if m := members(t, done); m["bytes"] != float64(15) || m["text"] != nil || len(m["sha256"].(string)) != 64 {
 		t.Errorf("item.completed %s", done.Payload)
@@ -178,12 +184,15 @@ func TestRealProviderObject(t *testing.T) {
 	})
 	s := r.open()
 	want(t, r.run(s, "MODEL: shell pwd", "MODEL: text x"), "turn.completed")
-	if got := strings.TrimSpace(body(t, r.host.Events(), "command")); got != other {
+	if got := strings.TrimSpace(body(t, r.host.Events(), "commandExecution")); got != other {
 		t.Errorf("pwd %q, want %q", got, other)
 	}
 	asked := r.model.Requests()[0]
 	if !strings.Contains(string(asked.Body), "SPEAK LATIN") || !strings.Contains(string(asked.Body), `"model":"other-model"`) {
 		t.Errorf("the request lacks instructions or model")
+	}
+	if strings.Contains(string(asked.Body), "<skills_instructions>") {
+		t.Error("skill instructions were sent all the same")
 	}
 	d := members(t, r.host.Events()[0])["providerDescriptor"].(map[string]any)
 	if d["sandbox"] != "dangerFullAccess" || d["approvalPolicy"] != "never" || d["model"] != "other-model" {
@@ -199,14 +208,36 @@ func TestRealShellAllowed(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(r.ws, "y.txt")); err != nil {
 		t.Errorf("the command did not run: %v", err)
 	}
-	if got := body(t, r.host.Events(), "command"); got != "one\ntwo\n" {
+	if got := body(t, r.host.Events(), "commandExecution"); got != "one\ntwo\n" {
 		t.Errorf("output %q", got)
 	}
 	done, _ := r.host.Await("the completed command", 0, func(ev driver.Event) bool {
-		return ev.Type == "item.completed" && members(t, ev)["kind"] == "command"
+		return ev.Type == "item.completed" && members(t, ev)["kind"] == "commandExecution"
 	})
 	if m := members(t, done); m["exitCode"] != float64(0) || m["bytes"] != float64(8) || !strings.Contains(m["command"].(string), "touch y.txt") {
 		t.Errorf("item.completed %s", done.Payload)
+	}
+}
+
+func TestRealFileChange(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, modelserver.Home{}, driver.PermissionAllow)
+	s := r.open()
+	want(t, r.run(s, "MODEL: patch new.txt a new line", "MODEL: text done"), "turn.completed")
+	if text, err := os.ReadFile(filepath.Join(r.ws, "new.txt")); err != nil || string(text) != "a new line\n" {
+		t.Errorf("new.txt: %q %v", text, err)
+	}
+	done, _ := r.host.Await("the completed change", 0, func(ev driver.Event) bool {
+		return ev.Type == "item.completed" && members(t, ev)["kind"] == "fileChange"
+	})
+	if m := members(t, done); m["status"] != "completed" || m["fileCount"] != float64(1) {
+		t.Errorf("item.completed %s", done.Payload)
+	}
+	delta, _ := r.host.Await("its diff", 0, func(ev driver.Event) bool {
+		return ev.Type == "item.delta" && members(t, ev)["kind"] == "fileChange"
+	})
+	if m := members(t, delta); !strings.Contains(m["text"].(string), "a new line") || !strings.HasSuffix(m["path"].(string), "new.txt") {
+		t.Errorf("item.delta %s", delta.Payload)
 	}
 }
 
@@ -221,7 +252,7 @@ func TestRealLongOutput(t *testing.T) {
 	for _, c := range "12345" {
 		b.WriteString(strings.Repeat(string(c), 300000))
 	}
-	if got := body(t, r.host.Events(), "command"); got != b.String() {
+	if got := body(t, r.host.Events(), "commandExecution"); got != b.String() {
 		t.Errorf("output of %d bytes differs from the %d written", len(got), b.Len())
 	}
 }
@@ -250,7 +281,7 @@ func TestRealShellDenied(t *testing.T) {
 				t.Errorf("nothing was said of the decline: %q", said)
 			}
 			done, _ := r.host.Await("the declined command", 0, func(ev driver.Event) bool {
-				return ev.Type == "item.completed" && members(t, ev)["kind"] == "command"
+				return ev.Type == "item.completed" && members(t, ev)["kind"] == "commandExecution"
 			})
 			if m := members(t, done); m["status"] != "declined" {
 				t.Errorf("item.completed %s", done.Payload)
@@ -348,7 +379,7 @@ func TestRealSteer(t *testing.T) {
 	}
 	end, _ := r.host.AwaitTerminal(0)
 	want(t, end, "turn.completed")
-	if got := body(t, r.host.Events(), "agent_message"); !strings.Contains(got, "steered") {
+	if got := body(t, r.host.Events(), "agentMessage"); !strings.Contains(got, "steered") {
 		t.Errorf("text %q", got)
 	}
 	if err := s.Steer(t.Context(), id, "x"); err != driver.ErrNoTurn { //nolint:errorlint // the contract is this value
@@ -413,7 +444,7 @@ func TestRealResume(t *testing.T) {
 	r := newRig(t, modelserver.Home{}, driver.PermissionAllow)
 	s := r.open()
 	want(t, r.run(s, "MODEL: text the first words"), "turn.completed")
-	r.cfg.Resume = r.host.Events()[0].Resume
+	r.cfg.Resume = resumeOf(r.host.Events())
 	before := s.Identity()
 	closeSession(t, s)
 
@@ -430,10 +461,60 @@ func TestRealResume(t *testing.T) {
 	}
 	closeSession(t, s)
 
-	r.cfg.Resume = json.RawMessage(`{"threadId":"01a22df8-16df-7303-bb7c-0dc63ee9ec09"}`)
+	r.cfg.Resume = json.RawMessage(`{"threadId":"01a22df8-16df-7303-bb7c-0dc63ee9ec09","used":true}`)
 	_, err := r.d.Open(t.Context(), r.host, r.cfg)
 	if pe, ok := err.(*driver.ProviderError); !ok || pe.Code != "resume_failed" { //nolint:errorlint // the contract is this type
 		t.Errorf("Open of an unknown thread = %v", err)
+	}
+}
+
+// resumeOf is the state a runner would hand back.
+func resumeOf(events []driver.Event) (state json.RawMessage) {
+	for _, ev := range events {
+		if ev.Resume != nil {
+			state = ev.Resume
+		}
+	}
+	return state
+}
+
+// Codex forgets a thread that had no turn: there is nothing to lose in it.
+func TestRealResumeOfAnUnusedThread(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, modelserver.Home{}, driver.PermissionAllow)
+	s := r.open()
+	before := s.Identity().ThreadID
+	closeSession(t, s)
+	r.cfg.Resume = resumeOf(r.host.Events())
+	from := len(r.host.Events())
+	s = r.open()
+	r.host.AwaitType("session.started", from)
+	if id := s.Identity().ThreadID; id == "" || id == before {
+		t.Errorf("thread %q, before %q", id, before)
+	}
+	want(t, r.run(s, "MODEL: text hello"), "turn.completed")
+}
+
+// A turn that was running when its process was killed is in the history of the
+// resumed thread, and the next turn runs.
+func TestRealResumeAfterKill(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, modelserver.Home{}, driver.PermissionAllow)
+	s := r.open()
+	start(t, s, "remember me", "MODEL: hang")
+	r.model.WaitRequests(1)
+	if err := syscall.Kill(s.Identity().ProcessID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	_, at := r.host.AwaitTerminal(0)
+	closeSession(t, s)
+	r.cfg.Resume = resumeOf(r.host.Events())
+	s = r.open()
+	r.host.AwaitType("session.resumed", at)
+	want(t, r.run(s, "MODEL: text again"), "turn.completed")
+	all := r.model.Requests()
+	if !strings.Contains(string(all[len(all)-1].Body), "remember me") {
+		t.Error("the resumed thread has lost its last prompt")
 	}
 }
 

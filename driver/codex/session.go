@@ -48,6 +48,7 @@ type session struct {
 	// Only the reading goroutine touches what follows.
 	over        bool // the host has ended the session
 	isOpen      bool // session.started is emitted
+	used        bool // the thread has had a turn
 	early       []driver.Event
 	items       map[string]*item
 	unrequested string // id of a running turn nobody asked for

@@ -11,9 +11,11 @@ const tailBytes = 1000 // of stderr, kept for the message of an unexpected exit 
 type tail struct {
 	mu  sync.Mutex
 	buf []byte
+
+	ended chan struct{} // closed when nothing more will come
 }
 
-func newTail() *tail { return &tail{} }
+func newTail() *tail { return &tail{ended: make(chan struct{})} }
 
 // Write never fails.
 func (t *tail) Write(p []byte) (int, error) {

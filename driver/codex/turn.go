@@ -15,9 +15,10 @@ import (
 // written by the reading goroutine (id) and by Interrupt; the rest belongs to
 // the reading goroutine.
 type turn struct {
-	id        string // empty until Codex has accepted it
-	interrupt bool   // somebody wants it to end
-	done      chan struct{}
+	id        string        // empty until Codex has accepted it
+	interrupt bool          // somebody wants it to end
+	named     chan struct{} // closed when id is set
+	done      chan struct{} // closed when the turn is over
 
 	started bool      // turn.started is emitted
 	held    *terminal // its end, waiting for its commands to end
@@ -44,7 +45,7 @@ func (t *turn) interruptWanted(s *session) bool {
 // StartTurn begins a turn; see [driver.Session]. A turn Codex does not accept
 // has no events and is a *driver.ProviderError (turn_refused, provider_exited).
 func (s *session) StartTurn(ctx context.Context, in driver.Turn) (string, error) {
-	t := &turn{done: make(chan struct{})}
+	t := &turn{named: make(chan struct{}), done: make(chan struct{})}
 	s.mu.Lock()
 	switch {
 	case s.closing:
@@ -71,11 +72,15 @@ func (s *session) StartTurn(ctx context.Context, in driver.Turn) (string, error)
 	})
 	if err == nil {
 		select {
+		case <-t.named:
 		case err = <-accepted:
 		case <-ctx.Done():
 			err = ctx.Err()
-			if !cancel() {
-				err = <-accepted
+			if !cancel() { // it is being answered right now
+				select {
+				case <-t.named:
+				case err = <-accepted:
+				}
 			}
 		}
 	}
@@ -118,6 +123,7 @@ func (s *session) begin(t *turn, id string) {
 		return
 	}
 	t.id = id
+	close(t.named)
 	interrupt := t.interrupt
 	s.mu.Unlock()
 	if s.unrequested == id {
@@ -125,7 +131,12 @@ func (s *session) begin(t *turn, id string) {
 	}
 	t.started = true
 	s.usage.beginTurn(s.host.Now())
-	s.emit("turn.started", priorityTerminal, object{"providerTurnId": id, "status": "inProgress"})
+	started := driver.Event{Type: "turn.started", Priority: priorityTerminal}
+	if !s.used {
+		s.used = true
+		started.Resume = s.resumeState()
+	}
+	s.emitEvent(started, object{"providerTurnId": id, "status": "inProgress"})
 	if interrupt {
 		s.sendInterrupt(s.ctx, id)
 	}
@@ -245,23 +256,34 @@ func providerFailure(e *turnError) object {
 	return out
 }
 
-// snake spells rateLimitExceeded as rate_limit_exceeded; what is no such name
+// maxName bounds the names of Codex that become codes and kinds, in bytes (ours).
+const maxName = 64
+
+// plainName tells a name of ASCII letters and digits from the provider's text.
+func plainName(name string) bool {
+	for _, r := range name {
+		if r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r) {
+			return false
+		}
+	}
+	return name != "" && len(name) <= maxName
+}
+
+// snake spells rateLimitExceeded as rate_limit_exceeded; what is no plain name
 // is "other".
 func snake(name string) string {
-	const longest = 64 // characters of a code
+	if !plainName(name) {
+		return "other"
+	}
 	var b strings.Builder
 	for i, r := range name {
-		switch {
-		case r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r) || i >= longest:
-			return "other"
-		case unicode.IsUpper(r):
+		if unicode.IsUpper(r) {
 			if i > 0 {
 				b.WriteByte('_')
 			}
-			b.WriteRune(unicode.ToLower(r))
-		default:
-			b.WriteRune(r)
+			r = unicode.ToLower(r)
 		}
+		b.WriteRune(r)
 	}
 	return b.String()
 }

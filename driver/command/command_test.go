@@ -376,7 +376,7 @@ func TestBackPressureReachesTheProgram(t *testing.T) {
 	t.Parallel()
 	h := &boundHost{Host: drivertest.NewHost(t, nil), t: t}
 	s, err := New().Open(t.Context(), h, driver.Config{
-		Provider:  provider(t, nil, "sh", "-c", `head -c 5000000 /dev/zero & head -c 5000000 /dev/zero >&2; wait`),
+		Provider:  provider(t, nil, "sh", "-c", `yes | head -c 2000000 & yes | head -c 2000000 >&2; wait`),
 		Workspace: t.TempDir(), Env: testEnv(),
 	})
 	if err != nil {
@@ -390,7 +390,7 @@ func TestBackPressureReachesTheProgram(t *testing.T) {
 		t.Error(err)
 	}
 	r := collect(t, h.Host)
-	if len(r.streams["stdout"]) != 5000000 || len(r.streams["stderr"]) != 5000000 {
+	if len(r.streams["stdout"]) != 2000000 || len(r.streams["stderr"]) != 2000000 {
 		t.Errorf("%d and %d bytes", len(r.streams["stdout"]), len(r.streams["stderr"]))
 	}
 	if h.most > 2*chunkSize {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -237,6 +238,7 @@ func (k kit) awaitIdle(t *testing.T, s driver.Session) {
 	t.Helper()
 	ctx := k.within(t)
 	for s.Identity().ActiveProviderTurnID != "" {
+		runtime.Gosched()
 		if ctx.Err() != nil {
 			t.Fatalf("waited %v for the session to be idle", patience)
 		}

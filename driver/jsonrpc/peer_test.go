@@ -534,7 +534,9 @@ func TestBackPressure(t *testing.T) {
 	if err := inR.Close(); err != nil { // the write above ends unfinished
 		t.Fatal(err)
 	}
-	wait(t, "the blocked write", ended)
+	if err := wait(t, "the blocked write", ended); err != nil {
+		t.Error(err)
+	}
 	go func() {
 		for range entered {
 		}

@@ -24,10 +24,12 @@ const maxPrompt = 480 << 10
 
 // outcome of an executed command.
 type outcome struct {
-	value  any // of a completed one
-	err    error
-	update func(*journal.Meta) // in the write of the result
-	after  func()              // once the result is durable
+	value any // of a completed one
+	err   error
+	// refused: the command was checked and not executed.
+	refused bool
+	update  func(*journal.Meta) // in the write of the result
+	after   func()              // once the result is durable
 }
 
 func completed(value any) outcome { return outcome{value: value} }
@@ -44,7 +46,7 @@ func (o outcome) finish() (status string, result []byte) {
 	status = prp.StatusCompleted
 	value := o.value
 	if o.err != nil {
-		status, value = prp.StatusFailed, failure(o.err)
+		status, value = prp.StatusFailed, failure(o.err, o.refused)
 	}
 	if value == nil {
 		value = struct{}{}
@@ -63,17 +65,24 @@ func finishTooLong(size int) (string, []byte) {
 	return failed(wire.Errorf(wire.CodeTooLarge, "result of %d bytes exceeds the limit of %d bytes", size, prp.MaxCommandResultBytes)).finish()
 }
 
-// failure is the result of a failed command. Codes of ours and of the provider
-// are kept beside the one the profile knows (prp.md 9.7).
-func failure(err error) map[string]any {
+// codeExecution is the code of a failed command (prp.md 9.7).
+const codeExecution = "command_execution_failed"
+
+// failure is the result of a failed command. Our own code stands beside the one
+// the profile knows; a refused run.prepare, where nothing was executed, has it
+// alone.
+func failure(err error, refused bool) map[string]any {
 	const maxMessage = 1200 // characters, prp.md 14.6
 	var we *wire.Error
 	var pe *driver.ProviderError
-	code, message := "command_execution_failed", err.Error()
+	code, message := codeExecution, err.Error()
 	r := map[string]any{}
 	switch {
 	case errors.As(err, &we):
-		code, message = string(we.Code), we.Message
+		r["errorCode"], message = string(we.Code), we.Message
+		if refused {
+			code = string(we.Code)
+		}
 		if len(we.Details) > 0 {
 			r["details"] = we.Details
 		}
@@ -101,7 +110,7 @@ func (e *Executor) execute(ctx context.Context, cmd prp.Command) (out outcome) {
 	switch cmd.Type {
 	case prp.CommandRunPrepare:
 		if err := e.prepare(p); err != nil {
-			return failed(err)
+			return outcome{err: err, refused: true}
 		}
 		return completed(map[string]any{"status": "prepared"})
 	case prp.CommandSessionOpen:

@@ -69,6 +69,9 @@ type Kind struct {
 // Sender is the link as the executor sees it.
 type Sender interface {
 	SendResult(payload []byte)
+	// ConnectionDone is closed when the current connection has ended; nil when
+	// there is none.
+	ConnectionDone() <-chan struct{}
 }
 
 // Spawner starts supervised processes.
@@ -87,6 +90,9 @@ type Options struct {
 	Permission driver.Permission
 	Log        *slog.Logger
 	Now        func() time.Time
+	// Redial: the result of a terminal command may be delivered by a new
+	// connection; else the end of the connection ends the process (prp.md 9.8).
+	Redial bool
 	// OnCommand is told about every executed command; may be nil.
 	OnCommand func(kind, status string, took time.Duration)
 	// OnReplay is told about every repeated command; may be nil.
@@ -117,6 +123,8 @@ type Executor struct {
 	fence     *fence
 	revoked   chan struct{}
 	revokeOne sync.Once
+	stop      chan struct{}
+	stopOne   sync.Once
 }
 
 // fence waits for the acknowledgement of a terminal command's result.
@@ -128,15 +136,18 @@ type fence struct {
 
 func (f *fence) done() { f.once.Do(func() { close(f.acked) }) }
 
-// ErrRevoked ends Run after a revoke: the runner exits with 0.
-var ErrRevoked = errors.New("the lease was revoked")
+// Ends of Run with which the runner exits with 0.
+var (
+	ErrRevoked = errors.New("the lease was revoked")
+	ErrStopped = errors.New("the runner was asked to stop")
+)
 
 // New makes an executor; SetLink before Run.
 func New(opt Options) *Executor {
 	if opt.Now == nil {
 		opt.Now = time.Now
 	}
-	e := &Executor{opt: opt, jr: opt.Journal, queue: make(chan prp.Command, queueLength), revoked: make(chan struct{})}
+	e := &Executor{opt: opt, jr: opt.Journal, queue: make(chan prp.Command, queueLength), revoked: make(chan struct{}), stop: make(chan struct{})}
 	e.redactor = redact.New(e.secrets(nil)...)
 	if f := e.jr.Meta().PendingTerminal; f != nil {
 		e.fence = &fence{cmd: e.fenced(f), acked: make(chan struct{})}
@@ -159,7 +170,7 @@ func (e *Executor) SetLink(link Sender) { e.link = link }
 // revoked ([ErrRevoked]), ctx ends or something is beyond repair.
 func (e *Executor) Run(ctx context.Context) error {
 	if e.pendingFence() != nil {
-		again, err := e.settleFence(ctx, 0)
+		again, err := e.settleFence(ctx, 0, nil)
 		if err != nil || !again {
 			return err
 		}
@@ -168,6 +179,8 @@ func (e *Executor) Run(ctx context.Context) error {
 		select {
 		case <-e.revoked:
 			return e.endRevoked(ctx)
+		case <-e.stop:
+			return ErrStopped
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case cmd := <-e.queue:
@@ -178,6 +191,9 @@ func (e *Executor) Run(ctx context.Context) error {
 		}
 	}
 }
+
+// Stop ends Run after the command it is executing.
+func (e *Executor) Stop() { e.stopOne.Do(func() { close(e.stop) }) }
 
 // handle executes or answers one command; ended after a terminal one.
 func (e *Executor) handle(ctx context.Context, cmd prp.Command) (ended bool, err error) {
@@ -230,8 +246,15 @@ func (e *Executor) handle(ctx context.Context, cmd prp.Command) (ended bool, err
 	e.mu.Lock()
 	e.fence = &fence{cmd: done, acked: make(chan struct{})}
 	e.mu.Unlock()
+	lost := e.link.ConnectionDone()
+	if lost == nil && !e.opt.Redial {
+		return true, wire.Errorf(wire.CodeUnavailable, "the result of %s was not delivered: the connection is down", cmd.Type)
+	}
+	if e.opt.Redial {
+		lost = nil
+	}
 	e.send(done)
-	_, err = e.settleFence(ctx, ackWait)
+	_, err = e.settleFence(ctx, ackWait, lost)
 	return true, err
 }
 

@@ -68,6 +68,11 @@ func (e *Executor) adoptProvider(payload canonjson.Value) error {
 	if err := kind.Driver.Validate(raw); err != nil {
 		return err
 	}
+	if cwd := p.Get("cwd").Str(); cwd != "" {
+		if err := checkDir(cwd, "provider.cwd"); err != nil {
+			return err
+		}
+	}
 	if !slices.Contains(kind.Driver.Descriptor().PermissionModes, e.opt.Permission) {
 		return wire.Errorf(wire.CodeNotAvailable, "permission mode %s is not available for %s", e.opt.Permission, name)
 	}
@@ -112,9 +117,8 @@ func (e *Executor) open(ctx context.Context, resume json.RawMessage) error {
 	if provider == nil {
 		return wire.Errorf(wire.CodeConflict, "run.prepare comes before session.open")
 	}
-	info, err := os.Stat(e.opt.Workspace)
-	if err != nil || !info.IsDir() {
-		return wire.Errorf(wire.CodeWorkspaceInvalid, "workspace is not an existing directory").With("field", "workspace")
+	if err := checkDir(e.opt.Workspace, "workspace"); err != nil {
+		return err
 	}
 	if !kind.Driver.Descriptor().Capabilities.Resume {
 		resume = nil
@@ -131,6 +135,13 @@ func (e *Executor) open(ctx context.Context, resume json.RawMessage) error {
 	e.mu.Unlock()
 	if e.opt.OnProvider != nil {
 		e.opt.OnProvider(name, true)
+	}
+	return nil
+}
+
+func checkDir(path, field string) error {
+	if info, err := os.Stat(path); err != nil || !info.IsDir() {
+		return wire.Errorf(wire.CodeWorkspaceInvalid, "%s is not an existing directory", field).With("field", field)
 	}
 	return nil
 }

@@ -53,8 +53,8 @@ func (e *Executor) ResultAck(payload canonjson.Value) error {
 
 // settleFence waits until the terminal result is acknowledged (limit 0: as long
 // as the link tries), then flushes, ends the provider and lifts the fence.
-// again: the authority has more work for a suspended runner.
-func (e *Executor) settleFence(ctx context.Context, limit time.Duration) (again bool, err error) {
+// lost, if not nil, is the end of the connection that carried it. again: the authority has more work for a suspended runner.
+func (e *Executor) settleFence(ctx context.Context, limit time.Duration, lost <-chan struct{}) (again bool, err error) {
 	f := e.pendingFence()
 	var expired <-chan time.Time
 	if limit > 0 {
@@ -64,6 +64,13 @@ func (e *Executor) settleFence(ctx context.Context, limit time.Duration) (again 
 	}
 	select {
 	case <-f.acked:
+	case <-lost:
+		// The acknowledgement may have been the last thing it brought.
+		select {
+		case <-f.acked:
+		default:
+			return false, wire.Errorf(wire.CodeUnavailable, "the connection ended before the result of %s was acknowledged", f.cmd.Type)
+		}
 	case <-expired:
 		return false, wire.Errorf(wire.CodeUnavailable, "the result of %s was not acknowledged within %v", f.cmd.Type, limit)
 	case <-e.revoked:

@@ -58,7 +58,10 @@ func (j *Journal) Begin(cmd prp.Command) (Decision, Command, error) {
 	}
 	p := j.write(&beginChange{c})
 	j.mu.Unlock()
-	return Execute, c, j.wait(p)
+	if err := j.wait(p); err != nil || !j.par.EagerView {
+		return Execute, c, err
+	}
+	return Execute, c, j.writeView()
 }
 
 // Finish makes a result durable, together with a change of the small state

@@ -2,6 +2,7 @@ package journal
 
 import (
 	"errors"
+	"io"
 	"slices"
 	"sync"
 	"time"
@@ -30,11 +31,11 @@ type Params struct {
 	MaxFrame  int   // bytes; an event whose frame would be longer is refused
 	// View writes runner-state.json; nil writes none.
 	View *View
-	// ViewBeforeEvents rewrites the view before events are given out, for a
-	// peer that watches the file (PRP use).
-	ViewBeforeEvents bool
-	Now              func() time.Time
-	Log              seglog.Options
+	// EagerView rewrites the view at every pending mark, before events are given
+	// out and after acknowledgements, for a peer that watches the file (PRP use).
+	EagerView bool
+	Now       func() time.Time
+	Log       seglog.Options
 	// Import is used when the log is empty: a state another runner left, or nil.
 	Import *Imported
 }
@@ -45,6 +46,7 @@ type Journal struct {
 
 	mu       sync.Mutex
 	log      *seglog.Log
+	disk     seglog.Disk
 	st       *state
 	failure  error
 	changed  chan struct{}   // closed and replaced when something a waiter looks at changes
@@ -56,21 +58,25 @@ type Journal struct {
 	viewLock sync.Mutex
 }
 
-// Open reads the log on disk, or begins one. Errors: wire.CodeLogDamaged;
+// Open reads the log on disk, or begins one; it takes disk over and closes it
+// if it can be closed. Errors: wire.CodeLogDamaged;
 // [ErrIdentity] when the log belongs to another identity; [ErrLimits] when it
 // was made with other outbox limits.
 func Open(disk seglog.Disk, par Params) (*Journal, error) {
 	if par.Now == nil {
 		par.Now = time.Now
 	}
-	j := &Journal{par: par, st: newState(), changed: make(chan struct{})}
+	j := &Journal{par: par, disk: disk, st: newState(), changed: make(chan struct{})}
 	log, err := seglog.Open(disk, par.Log, j.replay)
 	if err != nil {
+		if c, ok := disk.(io.Closer); ok {
+			err = errors.Join(err, c.Close())
+		}
 		return nil, err
 	}
 	j.log = log
 	if err := j.adopt(); err != nil {
-		return nil, errors.Join(err, log.Close())
+		return nil, errors.Join(err, j.Close())
 	}
 	return j, nil
 }
@@ -129,6 +135,7 @@ func (j *Journal) adopt() error {
 		}
 		j.mu.Lock()
 		p := j.write(changes...)
+		j.floor = p.Segment()
 		j.mu.Unlock()
 		return j.wait(p)
 	}
@@ -147,8 +154,14 @@ func (j *Journal) adopt() error {
 // Fresh tells whether this process began the journal.
 func (j *Journal) Fresh() bool { return j.fresh }
 
-// Close ends the log; what was enqueued before is written.
-func (j *Journal) Close() error { return j.log.Close() }
+// Close ends the log and its disk; what was enqueued before is written.
+func (j *Journal) Close() error {
+	err := j.log.Close()
+	if c, ok := j.disk.(io.Closer); ok {
+		err = errors.Join(err, c.Close())
+	}
+	return err
+}
 
 // write applies changes and enqueues them as one record. j.mu is held.
 func (j *Journal) write(changes ...change) *seglog.Pending {
@@ -174,6 +187,7 @@ func (j *Journal) write(changes ...change) *seglog.Pending {
 		if len(events) > 0 {
 			cp = append(cp, encode(events)...)
 		}
+		j.floorLocked() // the checkpoint before is durable by now
 		p = j.log.Roll(cp)
 		j.rolled = p
 	} else {

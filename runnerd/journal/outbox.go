@@ -23,8 +23,10 @@ type Event struct {
 	Update func(*Meta)
 }
 
-// Emit numbers an event and appends it to the outbox. It does not wait for the
-// disk, except when much waits already: nothing is sent before it is durable.
+// Emit numbers an event and appends it to the outbox. With a resume state it
+// waits until both are durable, so that a provider is at most one event ahead of
+// what a successor knows. Else it does not wait for the disk, except when much
+// waits already: nothing is sent before it is durable.
 // While there is no room (prp.md 9.4) an event of another priority than 0
 // waits; one of priority 0 beyond the whole budget ends the journal's life as
 // unrecoverable. An event too long for a frame is wire.CodeTooLarge.
@@ -58,6 +60,9 @@ func (j *Journal) Emit(ctx context.Context, ev Event) error {
 			p := j.write(changes...)
 			j.stalled = j.stalled && ev.Priority == 0
 			j.mu.Unlock()
+			if ev.Resume != nil {
+				return j.wait(p)
+			}
 			return j.settle(p)
 		}
 		if c.Size > j.par.MaxOutbox-j.par.P0Reserve {
@@ -168,7 +173,7 @@ func (j *Journal) Next(ctx context.Context, seq int64) ([]*Entry, error) {
 			return nil, err
 		}
 	}
-	if j.par.ViewBeforeEvents {
+	if j.par.EagerView {
 		if err := j.writeView(); err != nil {
 			return nil, err
 		}
@@ -212,6 +217,11 @@ func (j *Journal) Ack(seq int64) (drained bool, err error) {
 	j.mu.Unlock()
 	if drop == 0 {
 		return drained, nil
+	}
+	if j.par.EagerView {
+		if err := j.writeView(); err != nil {
+			return drained, err
+		}
 	}
 	return drained, j.log.DropBefore(drop)
 }

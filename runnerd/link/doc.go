@@ -47,6 +47,10 @@ const (
 	// ticketPatience is how long a ticket is tried: longer than any ticket lives
 	// (prp.md 2.2).
 	ticketPatience = prp.TicketLifetimeMax + 15*time.Second
+	// steady is how long a connection must have lasted for the pauses to begin
+	// anew (ours): one that is closed right after each welcome must not be
+	// dialled without pause.
+	steady = 2 * time.Second
 	// maxBackoff is the longest pause between attempts (prp.md 1.7).
 	maxBackoff = 5 * time.Second
 )

@@ -87,6 +87,7 @@ func (l *Link) Run(ctx context.Context) error {
 	var downSince time.Time // zero: never was up
 	for {
 		limits := l.limits(started, downSince)
+		begun := l.opt.Now()
 		authenticated, err := l.attempt(ctx, limits)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -97,7 +98,9 @@ func (l *Link) Run(ctx context.Context) error {
 		}
 		now := l.opt.Now()
 		if authenticated {
-			l.attempts = 0
+			if now.Sub(begun) >= steady {
+				l.attempts = 0
+			}
 			downSince = now
 		} else if l.ticketTried && l.held == nil {
 			return errors.Join(ErrTicketSpent, err)

@@ -46,7 +46,7 @@ type Log struct {
 	closed   bool
 	failure  error
 	segments []uint64 // that exist, ascending
-	filled   int64    // bytes of the newest segment, queue included
+	filled   int64    // bytes of the newest segment behind its checkpoint, queue included
 	planned  uint64   // number of the newest segment, queue included
 
 	stopped chan struct{}
@@ -309,11 +309,13 @@ func (l *Log) enqueue(roll bool, records [][]byte) *Pending {
 		return p
 	}
 	if roll {
+		// The checkpoint itself does not count: it may be longer than a segment.
 		l.filled = headerSize
 		l.planned++
+	} else {
+		l.filled += p.bytes
 	}
 	p.segment = l.planned
-	l.filled += p.bytes
 	l.queued += p.bytes
 	l.queue = append(l.queue, p)
 	l.wake.Signal()

@@ -45,22 +45,18 @@ func (o *output) Read(b []byte) (int, error) {
 		return 0, nil
 	}
 	for {
-		limit, ended := o.limit(len(b))
-		if ended {
-			// A descendant that still writes gets SIGPIPE from here on.
-			return 0, o.end(io.EOF)
+		givenUp, left := o.state()
+		if givenUp {
+			return o.readRest(b, left)
 		}
-		n, err := o.file.Read(b[:limit])
+		n, err := o.file.Read(b)
 		if n > 0 {
-			o.took(n)
+			o.took(n, false)
 			return n, nil
 		}
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			// Given up while reading: go on within the limit.
-			if err := o.file.SetReadDeadline(time.Time{}); err != nil {
-				return 0, o.end(err)
-			}
+			continue // given up while reading
 		case err == nil:
 			return 0, o.end(io.ErrNoProgress)
 		default:
@@ -69,28 +65,53 @@ func (o *output) Read(b []byte) (int, error) {
 	}
 }
 
-// limit says how much may be read now; ended when nothing more.
-func (o *output) limit(n int) (int, bool) {
+// readRest reads of a given-up stream what lay in it, without waiting. A
+// descendant that still writes gets SIGPIPE once that is read.
+func (o *output) readRest(b []byte, left int64) (int, error) {
+	if left == 0 {
+		return 0, o.end(io.EOF)
+	}
+	conn, err := o.file.SyscallConn()
+	if err != nil {
+		return 0, o.end(err)
+	}
+	if err := o.file.SetReadDeadline(time.Time{}); err != nil {
+		return 0, o.end(err)
+	}
+	var n int
+	var failed error
+	err = conn.Read(func(fd uintptr) bool {
+		n, failed = readRetry(int(fd), b[:min(int64(len(b)), left)])
+		return true // do not wait for more
+	})
+	switch {
+	case n > 0:
+		o.took(n, true)
+		return n, nil
+	case failed == nil && err == nil, errors.Is(failed, unix.EAGAIN):
+		return 0, o.end(io.EOF)
+	}
+	return 0, o.end(errors.Join(err, failed))
+}
+
+// state says whether the stream was given up, and how much of it is left then.
+func (o *output) state() (givenUp bool, left int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.ended {
-		return 0, true
+		return true, 0
 	}
-	if !o.givenUp {
-		return n, false
-	}
-	if o.left == 0 {
-		return 0, true // the caller closes
-	}
-	return int(min(int64(n), o.left)), false
+	return o.givenUp, o.left
 }
 
-func (o *output) took(n int) {
+// took counts what was read. Only bytes read after the giving up count against
+// what was left then.
+func (o *output) took(n int, rest bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.taken += int64(n)
-	if o.givenUp {
-		o.left -= min(o.left, int64(n))
+	if rest {
+		o.left -= int64(n)
 	}
 }
 
@@ -170,14 +191,14 @@ func (o *output) hangup(d time.Duration) (bool, error) {
 func (o *output) giveUp() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.ended || o.givenUp {
+	if o.ended {
 		return
 	}
 	o.givenUp = true
 	o.left = pending(o.file)
-	// Wakes a blocked reader; it clears the deadline itself.
+	// Wakes a blocked reader, which clears the deadline itself. The file may
+	// have been closed meanwhile: then there is nobody to wake.
 	if err := o.file.SetReadDeadline(time.Unix(1, 0)); err != nil {
-		// Not pollable, or closed meanwhile: the next read ends it.
 		o.left = 0
 	}
 }

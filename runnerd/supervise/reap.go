@@ -28,15 +28,20 @@ func (s *Supervisor) reapLoop() {
 	scan := newScanner()
 	timer := time.NewTimer(foreignGrace)
 	defer timer.Stop()
+	soon := false // the timer runs for reapPause; a stream of deaths must not put it off
 	for {
 		select {
 		case <-s.stop:
 			s.reap(scan, seen)
 			return
 		case <-died:
-			timer.Reset(reapPause)
+			if !soon {
+				soon = true
+				timer.Reset(reapPause)
+			}
 		case <-timer.C:
 			s.reap(scan, seen)
+			soon = false
 			timer.Reset(foreignGrace)
 		}
 	}

@@ -74,6 +74,7 @@ func TestLaterRunnerKillsTheTree(t *testing.T) {
 		"living leader":      {`setsid sh -c 'echo $$; exec sleep 1000' & echo $$; wait`, 2, false},
 		"dead leader":        {`(setsid sh -c 'echo $$; sleep 1000 & echo $!; wait' &) ; exit 0`, 2, false},
 		"only the marker":    {`setsid sh -c 'echo $$; exec sleep 1000' & echo $$; wait`, 2, true},
+		"nameless orphan":    {`env -i /bin/sh -c 'echo $$; exec /bin/sleep 1000' & sh -c 'echo $$; exec sleep 1000' & exit 0`, 2, false},
 		"child without name": {`env -i /bin/sh -c 'echo $$; exec /bin/sleep 1000' & echo $$; wait`, 2, false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -379,6 +379,55 @@ func TestForkingTree(t *testing.T) {
 	}
 }
 
+// A tree that keeps forking daemons without a name: what is forked between the
+// look and the kill is only found because its parent was stopped first.
+func TestNamelessDaemonsDoNotEscape(t *testing.T) {
+	t.Parallel()
+	s := newSupervisor(t, Options{})
+	setsid, err := exec.LookPath("setsid")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nap, err := exec.LookPath("sleep")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A length of sleep that nobody else uses.
+	length := "100." + strconv.Itoa(os.Getpid())
+	for range 3 {
+		p := spawn(t, s, shell(`i=0; while [ $i -lt 3000 ]; do env -i `+setsid+" "+nap+" "+length+` >/dev/null & i=$((i+1)); [ $i = 20 ] && echo ready; done; wait`))
+		readLine(t, "ready", p.Stdout())
+		if err := p.Stop(within(t), 0); err != nil {
+			t.Fatal(err)
+		}
+		if left := sleepers(t, length); len(left) != 0 {
+			t.Errorf("%d daemons escaped", len(left))
+			for _, pid := range left {
+				if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}
+}
+
+// sleepers finds the living processes that sleep for that length.
+func sleepers(t *testing.T, length string) []int {
+	t.Helper()
+	all, err := newScanner().snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []int
+	for pid, st := range all {
+		line, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
+		if err == nil && !st.dead && bytes.HasSuffix(line, []byte("sleep\x00"+length+"\x00")) {
+			found = append(found, pid)
+		}
+	}
+	return found
+}
+
 func TestRecordsComeBeforeAndAfterTheStart(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex

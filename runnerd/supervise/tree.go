@@ -21,6 +21,9 @@ const (
 	// Looks at a tree that is about to end come this often.
 	minLook = 2 * time.Millisecond
 	maxLook = 50 * time.Millisecond
+	// minSession is the lowest session a tree can be in: 0 is the kernel's, 1 is
+	// init's.
+	minSession = 2
 	// minMarker is the shortest marker that is looked for, in bytes: an empty
 	// or tiny one would fit strangers.
 	minMarker = 16
@@ -60,6 +63,7 @@ func (t *tree) look() ([]procStat, error) {
 	}
 	spared := ancestors(all, t.self)
 	children := make(map[int][]procStat, len(all))
+	sessions := make(map[int][]procStat)
 	var queue []procStat
 	member := make(map[int]bool)
 	add := func(p procStat) {
@@ -74,6 +78,7 @@ func (t *tree) look() ([]procStat, error) {
 	leaderHolds := ok && holder.ident == t.leader
 	for _, p := range all {
 		children[p.ppid] = append(children[p.ppid], p)
+		sessions[p.sid] = append(sessions[p.sid], p)
 		if _, ok := t.known[p.ident]; ok || t.belongs(p, leaderHolds) {
 			add(p)
 		}
@@ -85,6 +90,14 @@ func (t *tree) look() ([]procStat, error) {
 			if c.start >= p.start {
 				add(c)
 			}
+		}
+		// A session is only ever inherited, and the leader began one of its
+		// own: who shares a session with the tree is of the tree.
+		if p.sid != all[t.self].sid && p.sid >= minSession {
+			for _, c := range sessions[p.sid] {
+				add(c)
+			}
+			delete(sessions, p.sid)
 		}
 	}
 	alive := make([]procStat, 0, len(member))

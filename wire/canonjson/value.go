@@ -68,7 +68,10 @@ type object struct {
 }
 
 // smallObject is up to how many members a linear search is used.
-const smallObject = 12
+const smallObject = 24
+
+// firstMembers is the room an object begins with.
+const firstMembers = 4
 
 func (o *object) find(key string) int {
 	if o.index != nil {
@@ -89,6 +92,9 @@ func (o *object) set(key string, v Value) {
 	if i := o.find(key); i >= 0 {
 		o.members[i].Value = v
 		return
+	}
+	if o.members == nil {
+		o.members = make([]Member, 0, firstMembers)
 	}
 	o.members = append(o.members, Member{key, v})
 	if _, ok := arrayIndex(key); ok {

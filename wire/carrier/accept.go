@@ -47,14 +47,14 @@ func Accept(w http.ResponseWriter, r *http.Request, opts AcceptOptions) (Conn, e
 	}
 	// A request without both headers is no upgrade at all: it gets what any
 	// plain request gets.
-	if opts.Path != "" && r.URL.Path != opts.Path || !wantsUpgrade(r) {
-		return nil, refuse(w, rawNotFound, "no such path, or not an upgrade")
+	if opts.Path != "" && r.URL.EscapedPath() != opts.Path || !wantsUpgrade(r) {
+		return nil, refuse(w, http.StatusNotFound, "no such path, or not an upgrade")
 	}
 	key, ok := checkUpgrade(r)
 	if !ok {
-		return nil, refuse(w, rawBadRequest, "not a WebSocket upgrade")
+		return nil, refuse(w, http.StatusBadRequest, "not a WebSocket upgrade")
 	}
-	conn, buffered, err := hijack(w)
+	conn, buffered, err := hijack(w, http.StatusBadRequest)
 	if err != nil {
 		return nil, err
 	}
@@ -68,10 +68,14 @@ func Accept(w http.ResponseWriter, r *http.Request, opts AcceptOptions) (Conn, e
 
 // RejectNotFound answers with a raw 404 and destroys the socket (prp.md 1.2,
 // 1.3).
-func RejectNotFound(w http.ResponseWriter) error { return refuse(w, rawNotFound, "no such path") }
+func RejectNotFound(w http.ResponseWriter) error {
+	return refuse(w, http.StatusNotFound, "no such path")
+}
 
 // RejectBadRequest answers with a raw 400 and destroys the socket.
-func RejectBadRequest(w http.ResponseWriter) error { return refuse(w, rawBadRequest, "bad request") }
+func RejectBadRequest(w http.ResponseWriter) error {
+	return refuse(w, http.StatusBadRequest, "bad request")
+}
 
 func wantsUpgrade(r *http.Request) bool {
 	if len(r.Header.Values("Upgrade")) == 0 {
@@ -116,11 +120,12 @@ func acceptKey(key string) string {
 }
 
 // hijack takes the socket and whatever net/http has read beyond the request.
-func hijack(w http.ResponseWriter) (net.Conn, *bufio.Reader, error) {
+// Where there is no socket to take it answers with status otherwise.
+func hijack(w http.ResponseWriter, otherwise int) (net.Conn, *bufio.Reader, error) {
 	conn, rw, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		// HTTP/2, or a wrapped writer: there is no socket to answer on.
-		http.Error(w, http.StatusText(http.StatusBadRequest), http.StatusBadRequest)
+		http.Error(w, http.StatusText(otherwise), otherwise)
 		return nil, nil, fmt.Errorf("%w: %w", ErrNotUpgraded, err)
 	}
 	if err := conn.SetDeadline(time.Time{}); err != nil {
@@ -129,10 +134,14 @@ func hijack(w http.ResponseWriter) (net.Conn, *bufio.Reader, error) {
 	return conn, rw.Reader, nil
 }
 
-func refuse(w http.ResponseWriter, raw, why string) error {
-	conn, _, err := hijack(w)
+func refuse(w http.ResponseWriter, status int, why string) error {
+	conn, _, err := hijack(w, status)
 	if err != nil {
 		return err
+	}
+	raw := rawBadRequest
+	if status == http.StatusNotFound {
+		raw = rawNotFound
 	}
 	return errors.Join(fmt.Errorf("%w: %s", ErrNotUpgraded, why), writeAnswer(conn, raw), conn.Close())
 }

@@ -457,7 +457,7 @@ func TestDialFailures(t *testing.T) {
 	t.Parallel()
 	answers := func(raw string) string {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			conn, _, err := hijack(w)
+			conn, _, err := hijack(w, http.StatusBadRequest)
 			if err != nil {
 				t.Error(err)
 				return

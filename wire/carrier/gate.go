@@ -145,10 +145,10 @@ func (f *follower) follow(b []byte) (good int, err error) {
 	}
 	i := 0
 	for ; i < len(b) && !f.inFrames; i++ {
-		switch {
-		case b[i] == endOfHead[f.crlf]:
+		switch b[i] {
+		case endOfHead[f.crlf]:
 			f.crlf++
-		case b[i] == '\r':
+		case '\r':
 			f.crlf = 1
 		default:
 			f.crlf = 0

@@ -210,6 +210,7 @@ func TestUpgradeRefusals(t *testing.T) {
 	}
 	for _, c := range []struct{ name, request, answer string }{
 		{"another path", edit(testPath, "/other"), rawNotFound},
+		{"path in another spelling", edit(testPath, "/durableRecovery%2Fconnect"), rawNotFound},
 		{"path below", edit(testPath, testPath+"/x"), rawNotFound},
 		{"no upgrade header", edit("Upgrade: WebSocket\r\n", ""), rawNotFound},
 		{"no connection header", edit("keep-alive, Upgrade", "keep-alive"), rawNotFound},
@@ -257,6 +258,23 @@ func TestRawRejections(t *testing.T) {
 		send(t, raw, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
 		receive(t, raw, answer)
 		receiveEnd(t, raw)
+	}
+}
+
+// Where there is no socket to take (HTTP/2), the answer is an ordinary one.
+func TestWithoutASocket(t *testing.T) {
+	t.Parallel()
+	r := httptest.NewRequest(http.MethodGet, testPath, nil)
+	for name, value := range map[string]string{"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": testKey} {
+		r.Header.Set(name, value)
+	}
+	w := httptest.NewRecorder()
+	if _, err := Accept(w, r, AcceptOptions{MaxFrame: testLimit}); !errors.Is(err, ErrNotUpgraded) || w.Code != http.StatusBadRequest {
+		t.Errorf("accept: %d, %v", w.Code, err)
+	}
+	w = httptest.NewRecorder()
+	if err := RejectNotFound(w); !errors.Is(err, ErrNotUpgraded) || w.Code != http.StatusNotFound {
+		t.Errorf("reject: %d, %v", w.Code, err)
 	}
 }
 

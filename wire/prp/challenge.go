@@ -110,10 +110,14 @@ func ChallengeOf(e Envelope, hello Hello, lease *HeldLease, nowUnixMs int64) (c 
 		return Challenge{}, "", err
 	}
 	if err := readTexts(p, KindAuthChallenge, []textMember{
-		{"credentialId", &c.CredentialID}, {"credentialKind", &c.CredentialKind},
-		{"clientNonce", &c.ClientNonce}, {"serverNonce", &c.ServerNonce},
-		{"runnerVersion", &c.RunnerVersion}, {"runnerDigest", &c.RunnerDigest},
-		{"credentialExpiresAt", &c.CredentialExpiresAt}, {"serverProof", &serverProof},
+		{"credentialId", &c.CredentialID},
+		{"credentialKind", &c.CredentialKind},
+		{"clientNonce", &c.ClientNonce},
+		{"serverNonce", &c.ServerNonce},
+		{"runnerVersion", &c.RunnerVersion},
+		{"runnerDigest", &c.RunnerDigest},
+		{"credentialExpiresAt", &c.CredentialExpiresAt},
+		{"serverProof", &serverProof},
 	}); err != nil {
 		return Challenge{}, "", err
 	}

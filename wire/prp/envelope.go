@@ -117,8 +117,10 @@ func ControlOf(e Envelope) (Control, error) {
 		name string
 		into *string
 	}{
-		{"envelopeId", &c.EnvelopeID}, {"connectionId", &c.ConnectionID},
-		{"connectionLeaseId", &c.ConnectionLeaseID}, {"sentAt", &c.SentAt},
+		{"envelopeId", &c.EnvelopeID},
+		{"connectionId", &c.ConnectionID},
+		{"connectionLeaseId", &c.ConnectionLeaseID},
+		{"sentAt", &c.SentAt},
 	} {
 		s, ok := e.Whole.Get(m.name).AsString()
 		if !ok || s == "" {

@@ -1,8 +1,8 @@
 package prp
 
 import (
-	"encoding/hex"
 	"math"
+	"slices"
 	"strconv"
 
 	cryptoprp "bowline/crypto/prp"
@@ -29,6 +29,10 @@ const (
 	frameTail   = `"}`
 )
 
+// keepBuffer is the largest receive buffer kept between frames, in bytes: a
+// 16 KiB plaintext costs no allocation, and an idle connection stays small.
+const keepBuffer = 17 << 10
+
 // frameSpace is how much longer a frame is than the hex of its ciphertext, at
 // most: head, middle, tail and the longest counter.
 const frameSpace = len(frameHead) + len(frameMiddle) + len(frameTail) + 16
@@ -41,9 +45,7 @@ type Channel struct {
 	session  *cryptoprp.Session
 	role     Role
 	maxFrame int
-	cipher   []byte // of the last frame sent
-	raw      []byte // ciphertext of the last frame received
-	plain    []byte // plaintext of the last frame received
+	raw      []byte // of the last frame received: its ciphertext, then in place its plaintext
 }
 
 // NewChannel takes over a finished handshake. maxFrame bounds plaintexts and
@@ -74,15 +76,18 @@ func (c *Channel) Seal(dst, plaintext []byte) ([]byte, error) {
 	if FrameSize(len(plaintext)) > c.maxFrame {
 		return dst, violation("frame of %d bytes plaintext exceeds the limit of %d bytes", len(plaintext), c.maxFrame)
 	}
-	var counter uint64
-	var err error
-	if c.cipher, counter, err = c.session.Send.Seal(c.cipher[:0], plaintext); err != nil {
-		return dst, violation("%v", err)
-	}
+	start := len(dst)
 	dst = append(dst, frameHead...)
-	dst = strconv.AppendUint(dst, counter, 10)
+	dst = strconv.AppendUint(dst, c.session.Send.Counter(), 10)
 	dst = append(dst, frameMiddle...)
-	dst = hex.AppendEncode(dst, c.cipher)
+	at, size := len(dst), len(plaintext)+cryptoprp.Overhead
+	// The ciphertext goes to the second half of the room for its hex, which is
+	// then spelled out from the front: no buffer beside dst.
+	dst = slices.Grow(dst, 2*size+len(frameTail))[:at+2*size]
+	if _, _, err := c.session.Send.Seal(dst[:at+size], plaintext); err != nil {
+		return dst[:start], violation("%v", err)
+	}
+	spread(dst[at:])
 	return append(dst, frameTail...), nil
 }
 
@@ -95,24 +100,29 @@ func (c *Channel) Open(frame []byte) ([]byte, error) {
 		return nil, violation("frame of %d bytes exceeds the limit of %d bytes", len(frame), c.maxFrame)
 	}
 	counter, text, ok := splitFrame(frame)
-	if !ok {
+	if !ok || !c.decodeHex(text) {
+		// Another spelling, or no frame at all: the parser decides.
 		var err error
 		if counter, text, err = parseFrame(frame); err != nil {
 			return nil, err
 		}
+		if !c.decodeHex(text) {
+			return nil, violation("frame: ciphertext is not an even number of at least %d hex digits", 2*cryptoprp.Overhead)
+		}
 	}
-	if err := c.decodeHex(text); err != nil {
-		return nil, err
+	plain, err := c.session.Recv.Open(c.raw[:0], counter, c.raw)
+	if cap(c.raw) > keepBuffer {
+		c.raw = nil // the caller still has the plaintext
 	}
-	plain, err := c.session.Recv.Open(c.plain[:0], counter, c.raw)
 	if err != nil {
 		return nil, violation("%v", err)
 	}
-	c.plain = plain
 	return plain, nil
 }
 
-// splitFrame reads a frame spelled like ours.
+// splitFrame reads a frame spelled like ours. It does not look at the
+// ciphertext: if that is all hex, it holds no quote and no escape, so the
+// parser would find the same.
 func splitFrame(frame []byte) (counter uint64, text []byte, ok bool) {
 	if len(frame) < len(frameHead)+len(frameMiddle)+len(frameTail)+1 || string(frame[:len(frameHead)]) != frameHead {
 		return 0, nil, false
@@ -133,15 +143,7 @@ func splitFrame(frame []byte) (counter uint64, text []byte, ok bool) {
 		string(rest[len(rest)-len(frameTail):]) != frameTail {
 		return 0, nil, false
 	}
-	text = rest[len(frameMiddle) : len(rest)-len(frameTail)]
-	for _, b := range text {
-		// Anything that is not a digit of hex could be an escape or the end of
-		// the string: the parser decides.
-		if hexValue(b) == notHex {
-			return 0, nil, false
-		}
-	}
-	return counter, text, true
+	return counter, rest[len(frameMiddle) : len(rest)-len(frameTail)], true
 }
 
 func parseFrame(frame []byte) (counter uint64, text []byte, err error) {
@@ -163,39 +165,15 @@ func parseFrame(frame []byte) (counter uint64, text []byte, err error) {
 	return uint64(n), []byte(s), nil
 }
 
-const notHex = 0xFF
-
-func hexValue(b byte) byte {
-	switch {
-	case b >= '0' && b <= '9':
-		return b - '0'
-	case b >= 'a' && b <= 'f':
-		return b - 'a' + 10
-	case b >= 'A' && b <= 'F':
-		return b - 'A' + 10
-	}
-	return notHex
-}
-
-// decodeHex fills c.raw. An authority takes lower case only, a runner both
-// (prp.md 4.5).
-func (c *Channel) decodeHex(text []byte) error {
+// decodeHex fills c.raw, if text is an even number of hex digits that can hold a
+// tag. An authority takes lower case only, a runner both (prp.md 4.5).
+func (c *Channel) decodeHex(text []byte) bool {
 	if len(text)%2 != 0 || len(text) < 2*cryptoprp.Overhead {
-		return violation("frame: ciphertext is not an even number of at least %d hex digits", 2*cryptoprp.Overhead)
-	}
-	if c.role == RoleAuthority {
-		for _, b := range text {
-			if b >= 'A' && b <= 'F' {
-				return violation("frame: ciphertext is not lower-case hex")
-			}
-		}
+		return false
 	}
 	if cap(c.raw) < len(text)/2 {
 		c.raw = make([]byte, len(text)/2)
 	}
 	c.raw = c.raw[:len(text)/2]
-	if _, err := hex.Decode(c.raw, text); err != nil {
-		return violation("frame: ciphertext is not hex")
-	}
-	return nil
+	return decodeHex(c.raw, text, c.role == RoleRunner)
 }

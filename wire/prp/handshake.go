@@ -76,8 +76,10 @@ func HelloOf(e Envelope) (Hello, error) {
 		return Hello{}, err
 	}
 	if err := readTexts(p, "auth_hello", []textMember{
-		{"credentialId", &h.CredentialID}, {"clientNonce", &h.ClientNonce},
-		{"runnerVersion", &h.RunnerVersion}, {"runnerDigest", &h.RunnerDigest},
+		{"credentialId", &h.CredentialID},
+		{"clientNonce", &h.ClientNonce},
+		{"runnerVersion", &h.RunnerVersion},
+		{"runnerDigest", &h.RunnerDigest},
 	}); err != nil {
 		return Hello{}, err
 	}
@@ -157,8 +159,10 @@ func ResponseOf(e Envelope, pending Challenge) (Response, error) {
 	}
 	var r Response
 	if err := readTexts(e.Payload, KindAuthResponse, []textMember{
-		{"credentialId", &r.CredentialID}, {"clientNonce", &r.ClientNonce},
-		{"serverNonce", &r.ServerNonce}, {"clientProof", &r.ClientProof},
+		{"credentialId", &r.CredentialID},
+		{"clientNonce", &r.ClientNonce},
+		{"serverNonce", &r.ServerNonce},
+		{"clientProof", &r.ClientProof},
 	}); err != nil {
 		return Response{}, err
 	}

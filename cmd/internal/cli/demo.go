@@ -156,7 +156,7 @@ func (d *demoRun) create(ctx context.Context, c *client.Client, work string) (*r
 	if err != nil {
 		return nil, err
 	}
-	d.spec = launch.Spec{Env: d.app.Env, Permission: "default", Dir: work}
+	d.spec = launch.Spec{Env: d.app.Env, Permission: "default", Workspace: work, Dir: work}
 	d.started = time.Now()
 	return c.CreateRun(ctx, resource.CreateRun{
 		Driver: "scripted", Prompt: "demo", Script: script, Workspace: work, Permission: "default",
@@ -275,7 +275,7 @@ func readLedger(path string) (digests []string, lines int, err error) {
 			return nil, 0, fmt.Errorf("ledger line %d: %w", lines, err)
 		}
 		switch {
-		case l.Event == nil:
+		case l.Event == nil || *l.Event < 0: // an effect, or an event outside the turn
 		case *l.Event == len(digests):
 			digests = append(digests, l.SHA256)
 		case *l.Event > len(digests) || digests[*l.Event] != l.SHA256:

@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"bowline/cmd/internal/config"
-	"bowline/controlplane/client"
 	"bowline/controlplane/launch"
 	"bowline/controlplane/resource"
 	"bowline/wire"
@@ -138,7 +137,7 @@ func (a *app) prepare(f *runFlags) (*prepared, error) {
 			Placement: resource.PlacementAttached,
 			Provider:  &resource.ProviderConfig{Kind: d.Kind, Command: d.Command},
 		},
-		spec: launch.Spec{Env: env, PassEnv: pass, Permission: f.permission, Dir: a.Dir},
+		spec: launch.Spec{Env: env, PassEnv: pass, Permission: f.permission, Workspace: ws, Dir: a.Dir},
 	}
 	if f.timeout > 0 {
 		p.request.Limits = &resource.Limits{TurnTimeMs: f.timeout.Milliseconds()}

@@ -124,6 +124,11 @@ func (a *app) runsEvents(at *serverFlags) *cobra.Command {
 	)
 	cmd := &cobra.Command{Use: "events RUN", Short: "Follow the events of a run to its end", Args: oneArg("a run id"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if after != "" {
+				if _, err := resource.ParseCursor(after); err != nil {
+					return err
+				}
+			}
 			return a.withServer(cmd.Context(), at, func(ctx context.Context, c *client.Client) error {
 				for line, err := range c.Events(ctx, args[0], after) {
 					if err != nil {

@@ -142,7 +142,7 @@ func (a *app) harnessCommand() *cobra.Command {
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.untilSignal(cmd.Context(), func(ctx context.Context) error {
-				return harness.Run(ctx, a.Stdin, a.Stdout)
+				return harness.Run(ctx, a.Stdin, a.Stdout, harness.Options{Log: slog.New(slog.NewJSONHandler(a.Stderr, nil))})
 			})
 		},
 	})

@@ -29,6 +29,7 @@ type faulty struct {
 	execErr      error         // returned by the next event insert
 	held         chan struct{} // commit announces itself here, if set,
 	release      chan struct{} // and waits here
+	onBegin      func()        // runs once, on the writer's goroutine
 	commits      int
 	restarts     int // savepoints that were undone
 	transactions int // begins
@@ -38,6 +39,10 @@ func (f *faulty) begin() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.transactions++
+	if f.onBegin != nil {
+		f.onBegin()
+		f.onBegin = nil
+	}
 	return f.engine.begin()
 }
 
@@ -249,6 +254,54 @@ func TestCancelledAfterTakeUp(t *testing.T) {
 	}
 }
 
+// TestCloseWaits closes the store while a commit is under way: the commit
+// succeeds, and Close returns after it.
+func TestCloseWaits(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "db")
+	s, f := openFaulty(t, path, Options{})
+	f.mu.Lock()
+	f.held, f.release = make(chan struct{}), make(chan struct{})
+	f.mu.Unlock()
+	committed, closed := make(chan error, 1), make(chan error, 1)
+	go func() { committed <- s.Commit(t.Context(), &store.Tx{Settings: map[string]string{"a": "b"}}) }()
+	await(t, f.held, "the commit")
+	go func() { closed <- s.Close() }()
+	for deadline := time.After(patience); ; {
+		_, err := s.Setting(t.Context(), "a")
+		if wire.CodeOf(err) == wire.CodeUnavailable {
+			break
+		}
+		wantCode(t, err, wire.CodeNotFound)
+		select {
+		case <-deadline:
+			t.Fatal("Close did not begin")
+		default:
+		}
+	}
+	s.mu.Lock()
+	queueOpen := true
+	select {
+	case _, queueOpen = <-s.queue:
+	default:
+	}
+	s.mu.Unlock()
+	if !queueOpen {
+		t.Fatal("Close took the queue from under a commit")
+	}
+	close(f.release)
+	if err := await(t, committed, "the commit's answer"); err != nil {
+		t.Fatalf("commit: %v", err)
+	}
+	if err := await(t, closed, "the end of Close"); err != nil {
+		t.Fatalf("close: %v", err)
+	}
+	s = openTest(t, path, Options{})
+	if v, err := s.Setting(t.Context(), "a"); err != nil || v != "b" {
+		t.Fatalf("setting: %q, %v", v, err)
+	}
+}
+
 // TestGroupCommit holds one commit and shows that all who wait share the next.
 func TestGroupCommit(t *testing.T) {
 	t.Parallel()
@@ -377,17 +430,22 @@ func TestDiskFull(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "db")
 	s, f := openFaulty(t, path, Options{})
-	c, ok := f.engine.(*conn)
-	if !ok {
-		t.Fatal("the engine is not a connection")
+	limit := func(pages int) {
+		c, ok := f.engine.(*conn)
+		if !ok {
+			panic("bug: the engine is not a connection")
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.onBegin = func() {
+			if _, err := c.pragma(fmt.Sprintf("PRAGMA max_page_count = %d", pages)); err != nil {
+				t.Errorf("limit the pages: %v", err)
+			}
+		}
 	}
 	r := row("s")
+	limit(120)
 	mustCommit(t, s, &store.Tx{NewSession: r})
-	f.mu.Lock()
-	if _, err := c.pragma("PRAGMA max_page_count = 120"); err != nil {
-		t.Fatalf("limit the pages: %v", err)
-	}
-	f.mu.Unlock()
 	full := false
 	for range 200 {
 		next := *r
@@ -412,11 +470,7 @@ func TestDiskFull(t *testing.T) {
 	if err != nil || st.Session.HeadSeq != r.HeadSeq || int64(len(st.Events)) != r.HeadSeq {
 		t.Fatalf("after the full disk: head %d, %d events, %v; want %d", st.Session.HeadSeq, len(st.Events), err, r.HeadSeq)
 	}
-	f.mu.Lock()
-	if _, err := c.pragma("PRAGMA max_page_count = 1000000"); err != nil {
-		t.Fatalf("lift the limit: %v", err)
-	}
-	f.mu.Unlock()
+	limit(1_000_000)
 	r.HeadSeq++
 	mustCommit(t, s, &store.Tx{Session: r, Events: []store.EventRow{entry(r.HeadSeq)}})
 	integrity(t, path)
@@ -540,7 +594,7 @@ func TestCheckpoint(t *testing.T) {
 	s := openTest(t, path, Options{OnCheckpoint: func(took time.Duration) { checkpoints <- took }})
 	r := row("s")
 	mustCommit(t, s, &store.Tx{NewSession: r})
-	const bodies, each = 60, 1 << 20
+	const bodies, each = 40, 1 << 20
 	for range bodies {
 		r.HeadSeq++
 		e := entry(r.HeadSeq)

@@ -149,12 +149,12 @@ func open(ctx context.Context, path string, opts Options, wrap func(engine) engi
 // -shm the mode of the file.
 func createFile(path string) (err error) {
 	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil { //nolint:gosec // the operator names the folder
 		return fmt.Errorf("store: folder: %w", err)
 	}
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600) //nolint:gosec // the operator names the file
 	if errors.Is(err, fs.ErrExist) {
-		if err := os.Chmod(path, 0o600); err != nil {
+		if err := os.Chmod(path, 0o600); err != nil { //nolint:gosec // the operator names the file
 			return fmt.Errorf("store: mode of the file: %w", err)
 		}
 		return nil

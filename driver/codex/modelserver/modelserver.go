@@ -12,6 +12,7 @@
 //	MODEL: think WORDS       a reasoning summary, then "thought"
 //	MODEL: shell CMD         calls the shell tool
 //	MODEL: background CMD    calls the shell tool and does not wait for it
+//	MODEL: patch FILE TEXT   adds FILE with the line TEXT by apply_patch
 //	MODEL: escalate CMD      calls the shell tool and asks to leave the sandbox
 //	MODEL: fail STATUS       answers with an HTTP status
 //	MODEL: failed CODE WORDS a response.failed event with an error
@@ -33,6 +34,9 @@ import (
 	"testing"
 	"time"
 )
+
+// HangingModel is the name of a model that plays "hang" whatever the script.
+const HangingModel = "hanging-model"
 
 const (
 	waitLimit    = 20 * time.Second // how long Wait* wait before the test fails
@@ -114,6 +118,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	var asked struct {
+		Model string      `json:"model"`
 		Input []inputItem `json:"input"`
 	}
 	if err == nil {
@@ -124,6 +129,9 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	line, last := script(asked.Input)
+	if asked.Model == HangingModel {
+		line = "hang"
+	}
 	s.mu.Lock()
 	s.requests = append(s.requests, Request{Header: r.Header.Clone(), Body: body, Line: line})
 	s.calls++
@@ -209,6 +217,9 @@ func (s *Server) play(w http.ResponseWriter, r *http.Request, out *stream, line,
 		out.call(object{"cmd": rest, "yield_time_ms": defaultYield})
 	case "background":
 		out.call(object{"cmd": rest, "yield_time_ms": 250})
+	case "patch":
+		file, line, _ := strings.Cut(rest, " ")
+		out.call(object{"cmd": "apply_patch <<'EOF'\n*** Begin Patch\n*** Add File: " + file + "\n+" + line + "\n*** End Patch\nEOF\n"})
 	case "escalate":
 		out.call(object{"cmd": rest, "sandbox_permissions": "require_escalated", "justification": "scripted"})
 	case "think":

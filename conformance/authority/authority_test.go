@@ -1,0 +1,34 @@
+package authority
+
+import (
+	"os/exec"
+	"testing"
+
+	"bowline/conformance/suite"
+)
+
+func TestCasesAreComplete(t *testing.T) {
+	t.Parallel()
+	cases := Cases(Target{})
+	if err := suite.Validate(cases); err != nil {
+		t.Fatal(err)
+	}
+	if len(cases) < 120 {
+		t.Errorf("%d cases", len(cases))
+	}
+	t.Logf("%d cases", len(cases))
+}
+
+// A target that answers nothing must fail every case.
+func TestSelfDeafTargetFails(t *testing.T) {
+	t.Parallel()
+	path, err := exec.LookPath("true")
+	if err != nil {
+		t.Skip("no program \"true\" on this machine")
+	}
+	cases := Cases(Target{Argv: []string{path}, Dir: t.TempDir()})
+	report := suite.Execute(t.Context(), cases[:20], suite.Options{})
+	if n := len(report.Failed()); n != 20 {
+		t.Errorf("%d of 20 cases failed", n)
+	}
+}
