@@ -31,9 +31,9 @@ func main() {
 }
 
 func run() error {
-	bin := flag.String("bin", "", "folder with the built bowline and runnerd; empty skips the end-to-end part")
+	bin := flag.String("bin", "", "folder with the built runnerd; without it the program part is skipped")
 	dir := flag.String("dir", "", "where the files go; default a new folder in the current one, so that it is the same disk")
-	only := flag.String("only", "store,frames,e2e", "parts to run")
+	only := flag.String("only", "store,frames,e2e,program", "parts to run")
 	profile := flag.String("cpuprofile", "", "write a CPU profile to this file")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -72,7 +72,7 @@ func run() error {
 		name string
 		run  func(context.Context, *table, string, string) error
 	}{
-		{"store", storePart}, {"frames", framesPart}, {"e2e", endToEndPart},
+		{"store", storePart}, {"frames", framesPart}, {"e2e", endToEndPart}, {"program", programPart},
 	} {
 		if !strings.Contains(","+*only+",", ","+part.name+",") {
 			continue
@@ -82,6 +82,5 @@ func run() error {
 			return fmt.Errorf("%s: %w", part.name, err)
 		}
 	}
-	t.print(os.Stdout)
-	return nil
+	return t.print(os.Stdout)
 }

@@ -44,11 +44,17 @@ type plane struct {
 	runners  []*runner
 }
 
-// watched tells who waits for a command that its result is durable.
+// watched tells who waits that something of a session is durable.
 type watched struct {
 	store.Store
 	mu      sync.Mutex
-	results map[string]chan<- string // by session
+	waiters map[string]*waiter // by session
+}
+
+type waiter struct {
+	results chan string
+	joined  chan struct{}
+	once    sync.Once
 }
 
 func (w *watched) Commit(ctx context.Context, tx *store.Tx) error {
@@ -56,14 +62,19 @@ func (w *watched) Commit(ctx context.Context, tx *store.Tx) error {
 	if err != nil || tx.Session == nil {
 		return err
 	}
+	w.mu.Lock()
+	to := w.waiters[tx.Session.ID]
+	w.mu.Unlock()
+	if to == nil {
+		return nil
+	}
+	if len(tx.Leases) > 0 {
+		to.once.Do(func() { close(to.joined) })
+	}
 	for i := range tx.Commands {
-		if tx.Commands[i].Status == "pending" {
-			continue
+		if tx.Commands[i].Status != "pending" {
+			to.results <- tx.Commands[i].CommandID
 		}
-		w.mu.Lock()
-		results := w.results[tx.Session.ID]
-		w.mu.Unlock()
-		results <- tx.Commands[i].CommandID
 	}
 	return nil
 }
@@ -77,7 +88,7 @@ func openPlane(ctx context.Context, dir string) (*plane, error) {
 		return nil, err
 	}
 	p := &plane{
-		store: &watched{Store: st, results: make(map[string]chan<- string)}, served: make(chan error, 1),
+		store: &watched{Store: st, waiters: make(map[string]*waiter)}, served: make(chan error, 1),
 		sessions: make(map[string]*session.Session),
 	}
 	p.gateway = gateway.New(gateway.Config{Lookup: p.lookup})
@@ -100,8 +111,19 @@ func (p *plane) lookup(_ context.Context, runID string) (*session.Session, error
 	return nil, errNoSession
 }
 
-// join makes a session and a runner that is connected to it.
-func (p *plane) join(ctx context.Context, dir string) (*runner, error) {
+// seat is a session that waits for its runner.
+type seat struct {
+	session  *session.Session
+	identity prp.Identity
+	digest   string
+	url      string
+	ticket   string
+	results  <-chan string   // ids of commands whose result is durable
+	joined   <-chan struct{} // closed when the runner's lease is durable
+}
+
+// seat makes a session and a ticket for its runner.
+func (p *plane) seat(ctx context.Context) (*seat, error) {
 	id := prp.Identity{
 		RunnerInstanceID: uuid.NewString(), EnvironmentLeaseID: uuid.NewString(), RunID: uuid.NewString(),
 		NormalizedSessionID: uuid.NewString(), TurnID: uuid.NewString(), ItemID: uuid.NewString(),
@@ -118,19 +140,31 @@ func (p *plane) join(ctx context.Context, dir string) (*runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	results := make(chan string, commandsEach)
 	p.mu.Lock()
 	p.sessions[id.RunID] = s
 	p.mu.Unlock()
+	w := &waiter{results: make(chan string, commandsEach), joined: make(chan struct{})}
 	p.store.mu.Lock()
-	p.store.results[id.NormalizedSessionID] = results
+	p.store.waiters[id.NormalizedSessionID] = w
 	p.store.mu.Unlock()
 	ticket, err := s.IssueTicket(ctx, ticketTTL)
 	if err != nil {
 		return nil, err
 	}
-	r := &runner{session: s, results: results}
-	if err := r.start(ctx, dir, "ws://"+p.addr+prp.PathEmbedded+"/"+id.RunID, ticket, digest, id); err != nil {
+	return &seat{
+		session: s, identity: id, digest: digest, url: "ws://" + p.addr + prp.PathEmbedded + "/" + id.RunID, ticket: ticket,
+		results: w.results, joined: w.joined,
+	}, nil
+}
+
+// join makes a session and a runner in this process that is connected to it.
+func (p *plane) join(ctx context.Context, dir string) (*runner, error) {
+	seat, err := p.seat(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := &runner{session: seat.session, results: seat.results}
+	if err := r.start(ctx, dir, seat); err != nil {
 		return nil, err
 	}
 	p.runners = append(p.runners, r)

@@ -28,7 +28,7 @@ const (
 // command is journaled before and after, as one with an effect would be.
 type runner struct {
 	session *session.Session // the other end
-	results chan string      // ids of commands whose result is durable there
+	results <-chan string    // ids of commands whose result is durable there
 
 	journal *journal.Journal
 	link    *link.Link
@@ -45,16 +45,16 @@ type runner struct {
 	moved chan struct{} // closed and replaced when acked grows
 }
 
-func (r *runner) start(ctx context.Context, dir, url, ticket, digest string, id prp.Identity) error {
+func (r *runner) start(ctx context.Context, dir string, seat *seat) error {
 	disk, err := seglog.OpenDir(dir)
 	if err != nil {
 		return err
 	}
-	r.journal, err = journal.Open(disk, journal.Params{Identity: id, MaxOutbox: maxOutbox, P0Reserve: p0Reserve, MaxFrame: prp.MaxFrameBytes})
+	r.journal, err = journal.Open(disk, journal.Params{Identity: seat.identity, MaxOutbox: maxOutbox, P0Reserve: p0Reserve, MaxFrame: prp.MaxFrameBytes})
 	if err != nil {
 		return err
 	}
-	target, err := carrier.ParseTarget(url)
+	target, err := carrier.ParseTarget(seat.url)
 	if err != nil {
 		return err
 	}
@@ -64,7 +64,7 @@ func (r *runner) start(ctx context.Context, dir, url, ticket, digest string, id 
 	}
 	r.up, r.moved, r.commands = make(chan struct{}), make(chan struct{}), make(chan prp.Command, commandsEach)
 	r.link = link.New(link.Options{
-		Target: pinned, Ticket: ticket, Identity: id, Version: runnerVersion, Digest: digest, MaxFrame: prp.MaxFrameBytes,
+		Target: pinned, Ticket: seat.ticket, Identity: seat.identity, Version: runnerVersion, Digest: seat.digest, MaxFrame: prp.MaxFrameBytes,
 		Delay: time.Second, Core: r, Log: slog.New(slog.DiscardHandler),
 	})
 	life, cancel := context.WithCancel(context.WithoutCancel(ctx))

@@ -29,17 +29,19 @@ func (t *table) row(cells ...string) { t.rows = append(t.rows, cells) }
 
 func (t *table) head(title string) { t.row(""); t.row(title) }
 
-func (t *table) print(w io.Writer) {
+func (t *table) print(w io.Writer) error {
 	for _, n := range t.notes {
-		fmt.Fprintln(w, n)
+		if _, err := fmt.Fprintln(w, n); err != nil {
+			return err
+		}
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, r := range t.rows {
-		fmt.Fprintln(tw, strings.Join(r, "\t"))
+		if _, err := fmt.Fprintln(tw, strings.Join(r, "\t")); err != nil {
+			return err
+		}
 	}
-	if err := tw.Flush(); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-	}
+	return tw.Flush()
 }
 
 // verdict compares a figure with its budget.

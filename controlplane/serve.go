@@ -157,6 +157,15 @@ func checkListen(ctx context.Context, opt *Options) (address, error) {
 	if err != nil {
 		return address{}, err
 	}
+	if opt.MetricsAddr != "" {
+		m, err := parseListen(ctx, opt.MetricsAddr)
+		if err != nil {
+			return address{}, wire.Errorf(wire.CodeUsage, "--metrics must be HOST:PORT")
+		}
+		if !m.loopback {
+			return address{}, wire.Errorf(wire.CodeListenRefused, "--metrics: not a loopback address; elsewhere /metrics is on the API, with a token of scope read")
+		}
+	}
 	if !addr.loopback && opt.TLSCert == "" && !opt.BehindProxy {
 		return address{}, wire.Errorf(wire.CodeListenRefused, "--listen: not a loopback address and no TLS: tokens and events would cross the network in clear; give --tls-cert and --tls-key, or --behind-proxy if a proxy in front ends TLS")
 	}
@@ -295,7 +304,8 @@ func (p *process) serve(l net.Listener, h http.Handler, tlsConfig *tls.Config) {
 	protocols.SetHTTP1(true) // a runner's WebSocket is an HTTP/1.1 upgrade
 	srv := &http.Server{
 		Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleConnection, MaxHeaderBytes: maxHeaderBytes,
-		Protocols: protocols, ErrorLog: slog.NewLogLogger(p.opt.logger().Handler(), slog.LevelDebug),
+		Protocols: protocols, // A panic of a handler is told here.
+		ErrorLog:  slog.NewLogLogger(p.opt.logger().Handler(), slog.LevelWarn),
 	}
 	if tlsConfig != nil {
 		l = tls.NewListener(l, tlsConfig)

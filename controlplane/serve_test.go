@@ -241,6 +241,8 @@ func TestListenChecks(t *testing.T) {
 		{Options{Listen: "127.0.0.1:65536"}, wire.CodeUsage, ""},
 		{Options{Listen: "127.0.0.1:http"}, wire.CodeUsage, ""},
 		{Options{Launch: "somewhere"}, wire.CodeUsage, ""},
+		{Options{MetricsAddr: "0.0.0.0:0"}, wire.CodeListenRefused, ""},
+		{Options{MetricsAddr: "nowhere"}, wire.CodeUsage, ""},
 	} {
 		_, err := checkListen(within(t), &c.opt)
 		switch {

@@ -90,7 +90,7 @@ func (p *program) run(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
 	m := newMetrics()
-	jr, err := p.openJournal(m)
+	jr, err := p.openJournal(m, log)
 	if err != nil {
 		return err
 	}
@@ -236,12 +236,14 @@ func (p *program) endOfLife(ctx context.Context, jr *journal.Journal) error {
 
 // openJournal opens the log, or begins one: from runner-state.json of another
 // runner if there is one.
-func (p *program) openJournal(m *metrics) (*journal.Journal, error) {
+func (p *program) openJournal(m *metrics, log *slog.Logger) (*journal.Journal, error) {
 	view := &journal.View{Dir: p.stateDir, PID: os.Getpid()}
 	params := journal.Params{
 		Identity: p.identity, MaxOutbox: p.maxOutbox, P0Reserve: p.p0Reserve, MaxFrame: p.maxFrame,
 		View: view, EagerView: p.prpUse,
-		Log: seglog.Options{OnSync: m.sync},
+		Log: seglog.Options{OnSync: m.sync, OnTorn: func(segment uint64, offset int64) {
+			log.Info("torn write cut away from the session log", "segment", segment, "offset", offset)
+		}},
 	}
 	logDir := filepath.Join(p.stateDir, logName)
 	imported, err := journal.Import(view, p.maxOutbox)

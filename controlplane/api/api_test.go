@@ -11,6 +11,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -649,6 +650,43 @@ func TestKeepAlive(t *testing.T) {
 			}
 		})
 	}
+}
+
+// stuck is a connection whose reader takes nothing: a write ends at its
+// deadline.
+type stuck struct {
+	*httptest.ResponseRecorder
+	deadline time.Time
+}
+
+func (s *stuck) SetWriteDeadline(t time.Time) error { s.deadline = t; return nil }
+
+func (s *stuck) Write([]byte) (int, error) {
+	<-time.After(time.Until(s.deadline))
+	return 0, os.ErrDeadlineExceeded
+}
+
+// endless always has another page.
+type endless struct{ pages int }
+
+func (e *endless) Next(context.Context) ([]resource.Line, bool, error) {
+	e.pages++
+	return []resource.Line{event(e.pages, "x", `{}`)}, false, nil
+}
+
+func TestSlowReaderIsClosedAndCostsOnePage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := &stuck{ResponseRecorder: httptest.NewRecorder()}
+		out := &streamWriter{w: w, rc: http.NewResponseController(w)}
+		f, began := &endless{}, time.Now()
+		if err := out.follow(t.Context(), f); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("follow: %v", err)
+		}
+		if took := time.Since(began); took != answerTimeout || f.pages != 1 {
+			t.Errorf("closed after %s and %d pages, want %s and one", took, f.pages, answerTimeout)
+		}
+	})
 }
 
 // A stopping server ends its streams; a reader that is gone ends its own.

@@ -27,11 +27,17 @@ type canonical struct {
 }
 
 func canonicalOf(v canonjson.Value) canonical {
-	text, err := canonjson.Canonical(v)
+	c, _ := canonicalInto(nil, v)
+	return c
+}
+
+// canonicalInto is canonicalOf with a buffer to write into, which it returns.
+func canonicalInto(buf []byte, v canonjson.Value) (canonical, []byte) {
+	text, err := canonjson.AppendCanonical(buf[:0], v)
 	if err != nil {
-		return canonical{}
+		return canonical{}, buf
 	}
-	return canonical{sum: sha256.Sum256(text), ok: true}
+	return canonical{sum: sha256.Sum256(text), ok: true}, text
 }
 
 func (c canonical) equals(d canonical) bool { return c.ok && d.ok && c.sum == d.sum }

@@ -306,10 +306,14 @@ func (m *Machine) interrupt(now time.Time) {
 	))
 }
 
-// accepted marks the turn as accepted.
+// maxProviderTurnID bounds a provider's name of a turn, in bytes (architecture,
+// "Limits": identifiers). The run keeps it and turn.interrupt repeats it.
+const maxProviderTurnID = 240
+
+// accepted marks the turn as accepted. A name beyond the limit is not kept.
 func (m *Machine) accepted(now time.Time, providerTurnID string) {
 	c := m.cond
-	if providerTurnID != "" {
+	if providerTurnID != "" && len(providerTurnID) <= maxProviderTurnID {
 		c.ProviderTurnID = providerTurnID
 	}
 	c.Phase = PhaseTurn

@@ -119,7 +119,7 @@ func (m *Machine) resultOf(status string, o outcome) json.RawMessage {
 		if outcomeText == "" {
 			outcomeText = status
 		}
-		v.Set("outcome", canonjson.StringValue(outcomeText))
+		v.Set("outcome", canonjson.StringValue(canonjson.CutUTF16(outcomeText, maxReasonLen)))
 	}
 	if !v.Get("message").IsString() {
 		message := o.message

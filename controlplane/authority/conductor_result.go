@@ -1,6 +1,7 @@
 package authority
 
 import (
+	"fmt"
 	"time"
 
 	"bowline/controlplane/store"
@@ -76,8 +77,8 @@ func (m *Machine) condResult(now time.Time, cmd *command, r prp.CommandResult) {
 			m.end(now, store.StatusCancelled, "", outcome{message: j.message})
 		case !j.ok:
 			m.endRejected(now, j, ReasonTurnRejected)
-		case turn == "":
-			m.end(now, store.StatusFailed, ReasonTurnRejected, outcome{message: "the result of turn.start names no providerTurnId"})
+		case turn == "" || len(turn) > maxProviderTurnID:
+			m.end(now, store.StatusFailed, ReasonTurnRejected, outcome{message: fmt.Sprintf("the result of turn.start names no providerTurnId of at most %d bytes", maxProviderTurnID)})
 		default:
 			m.accepted(now, turn)
 		}

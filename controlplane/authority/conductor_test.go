@@ -591,10 +591,8 @@ func TestConductorModel(t *testing.T) {
 					}).Draw(t, "inner"))
 			},
 			"input": func(t *rapid.T) {
-				p.apply(rapid.SampledFrom([]authority.Input{
-					authority.Assigned{}, authority.Cancel{}, authority.Tick{}, authority.Cancel{}, authority.Tick{},
-					authority.LaunchFailed{}, authority.RunnerLost{}, authority.LeaseEnded{},
-				}).Draw(t, "input"))
+				inputs := []authority.Input{authority.Assigned{}, authority.Cancel{}, authority.Tick{}, authority.LaunchFailed{}, authority.RunnerLost{}, authority.LeaseEnded{}}
+				p.apply(rapid.SampledFrom(inputs).Draw(t, "input"))
 			},
 			"time": func(t *rapid.T) {
 				p.now = p.now.Add(time.Duration(rapid.IntRange(0, 12).Draw(t, "seconds")) * time.Second)

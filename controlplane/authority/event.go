@@ -17,6 +17,9 @@ type verdict struct {
 	input *prp.SemanticInput
 }
 
+// maxScratchBytes is the largest buffer an idle session keeps.
+const maxScratchBytes = 8 << 10
+
 // judge runs steps 1 to 9 of prp.md 10.2, in their order. An error closes the
 // connection; a fault is latched on the way.
 func (m *Machine) judge(now time.Time, e prp.Envelope) (verdict, error) {
@@ -57,7 +60,10 @@ func (m *Machine) judge(now time.Time, e prp.Envelope) (verdict, error) {
 	if v.input != nil && !v.input.DigestMatches() {
 		return v, m.faultNow(now, prp.ReasonSemanticInputDigestMismatch)
 	}
-	v.whole = canonicalOf(e.Whole)
+	v.whole, m.scratch = canonicalInto(m.scratch, e.Whole)
+	if cap(m.scratch) > maxScratchBytes {
+		m.scratch = nil
+	}
 	if v.known != nil {
 		if !v.whole.ok || !v.known.whole.ok {
 			return v, violation("event: redelivered beyond the limits of the canonical form")

@@ -64,13 +64,16 @@ type Machine struct {
 	refusalsSince time.Time
 	refusals      int
 
+	scratch []byte // canonical forms are written here
+
 	staged staging
 }
 
-// New builds the machine of a stored session. run is nil when the session
-// serves none; pinned are the events of st.Session.Pinned. It fails with
+// New begins to build the machine of a stored session: the caller hands its
+// events to [Machine.Retain] and then calls [Machine.Loaded]. run is nil when
+// the session serves none; st.Events is not looked at. It fails with
 // wire.CodeLogDamaged when the rows contradict each other (prp.md 8.6).
-func New(opt Options, st *store.SessionState, run *store.RunRow, pinned []store.EventRow) (*Machine, error) {
+func New(opt Options, st *store.SessionState, run *store.RunRow) (*Machine, error) {
 	if opt.NewID == nil {
 		panic("bug: authority: no source of ids")
 	}
@@ -89,9 +92,6 @@ func New(opt Options, st *store.SessionState, run *store.RunRow, pinned []store.
 		m.leases[st.Leases[i].CredentialID] = &st.Leases[i]
 	}
 	if err := m.loadCommands(st.Commands); err != nil {
-		return nil, err
-	}
-	if err := m.loadWindow(pinned, st.Events); err != nil {
 		return nil, err
 	}
 	if reason := st.Session.FaultReason; reason != "" && opt.FaultSurvives {

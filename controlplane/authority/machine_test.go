@@ -190,6 +190,27 @@ func TestRenew(t *testing.T) {
 	wantErr(t, r.say(l, event(2, 2, "harness.ready", `{}`)), "expired")
 }
 
+// The lease is renewed while somebody else is proving to hold it: what the
+// challenge said of it is not true any more.
+func TestCredentialChangesDuringTheProof(t *testing.T) {
+	t.Parallel()
+	r := plain(t)
+	l := r.join()
+	w := r.take()[0].env
+	expires, _ := w.Payload.Get("connectionLeaseExpiresAtUnixMs").SafeInt()
+	a, err := r.m.Hello(r.now, hello(credentialID(w.Payload.Get("connectionLeaseToken").Str())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.now = r.now.Add(time.Second)
+	r.mustSay(l, prp.AppendRunnerLeaseMessage(nil, prp.KindLeaseRenew, prp.Binding{
+		Version: l.Version, Identity: identity(), ConnectionID: l.ID, ConnectionLeaseID: w.Whole.Get("connectionLeaseId").Str(),
+	}, prp.EncodeLeaseRenew(prp.LeaseRenew{ExpiresAtUnixMs: expires})))
+	_, err = r.m.Authenticate(r.now, a)
+	wantErr(t, err, authority.RefusedChanged)
+	want(t, "links", r.m.Links(), 1)
+}
+
 func TestNewConnectionClosesTheOther(t *testing.T) {
 	t.Parallel()
 	r := plain(t)
@@ -562,7 +583,7 @@ func TestDamagedRowsAreRefused(t *testing.T) {
 	} {
 		st := base()
 		damage(st)
-		if _, err := authority.New(authority.ReferenceOptions(func() string { return "x" }), st, nil, nil); wire.CodeOf(err) != wire.CodeLogDamaged {
+		if _, err := build(authority.ReferenceOptions(func() string { return "x" }), st, nil, nil); wire.CodeOf(err) != wire.CodeLogDamaged {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -800,8 +821,17 @@ func TestWindowFullOfUnsettledCalls(t *testing.T) {
 	id := prp.ToolCommandID(identity().RunID, "call-8")
 	r.mustSay(l, resultOf(2, id, 1, prp.CommandSemanticToolResult, "completed", `{}`))
 	r.mustSay(l, next)
-	wantErr(t, stage(event(2, authority.WindowSize+2, "harness.ready", `{}`)), "window")
+	// Which makes room for its successor in turn, being the only settled one.
+	r.mustSay(l, event(2, authority.WindowSize+2, "harness.ready", `{}`))
+	check := func() {
+		t.Helper()
+		events := r.m.Snapshot().Events
+		want(t, "retained", len(events), authority.WindowSize)
+		want(t, "oldest", events[0].SourceSeq, 1)
+		want(t, "eighth", events[7].SourceSeq, 9)
+		want(t, "newest", events[authority.WindowSize-1].SourceSeq, authority.WindowSize+2)
+	}
+	check()
 	r.load()
-	want(t, "retained", len(r.m.Snapshot().Events), authority.WindowSize)
-	want(t, "oldest", r.m.Snapshot().Events[0].SourceSeq, 1)
+	check()
 }

@@ -115,11 +115,24 @@ func (r *rig) load() {
 	if err != nil {
 		run = nil
 	}
-	m, err := authority.New(r.opt, st, run, pinned)
-	if err != nil {
+	if r.m, err = build(r.opt, st, run, pinned); err != nil {
 		r.t.Fatalf("new: %v", err)
 	}
-	r.m = m
+}
+
+func build(opt authority.Options, st *store.SessionState, run *store.RunRow, pinned []store.EventRow) (*authority.Machine, error) {
+	m, err := authority.New(opt, st, run)
+	if err != nil {
+		return nil, err
+	}
+	for _, rows := range [][]store.EventRow{pinned, st.Events} {
+		for i := range rows {
+			if err := m.Retain(&rows[i]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return m, m.Loaded()
 }
 
 // commit makes durable what was staged and lets the effects out.

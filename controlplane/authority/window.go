@@ -93,48 +93,50 @@ func (m *Machine) pin() {
 	}
 }
 
-func (m *Machine) loadWindow(pinned, newest []store.EventRow) error {
-	var last int64
-	for _, rows := range [][]store.EventRow{pinned, newest} {
-		for i := range rows {
-			row := &rows[i]
-			if row.Origin != store.OriginRunner {
-				continue
-			}
-			if row.SourceSeq <= last {
-				return damaged("events are not in order at %d", row.SourceSeq)
-			}
-			last = row.SourceSeq
-			whole, err := canonjson.Parse(row.Body)
-			if err != nil {
-				return damaged("event %d does not parse", row.SourceSeq)
-			}
-			r := &retained{
-				id: row.SourceEventID, seq: row.SourceSeq, hostSeq: row.Seq, eventType: row.Type,
-				deliveries: row.DeliveryCount, whole: canonicalOf(whole),
-			}
-			if prp.IsSemanticInput(row.Type) {
-				ev, err := prp.EventOf(whole.Get("payload"))
-				if err != nil {
-					return damaged("event %d is not valid", row.SourceSeq)
-				}
-				in, err := prp.SemanticInputOf(ev, m.head.Identity)
-				if err != nil {
-					return damaged("event %d is not a call", row.SourceSeq)
-				}
-				r.call = retainCall(m.head.Identity, ev, in)
-			}
-			m.window.add(r)
-		}
+// Retain takes one stored event into the window of a machine that is being
+// loaded: first the pinned ones, then the newest, in order. It keeps no
+// reference to the row's body, so a caller can load page by page.
+func (m *Machine) Retain(row *store.EventRow) error {
+	if row.Origin != store.OriginRunner {
+		return nil
 	}
-	if last > m.head.AckedSourceSeq || len(newest) > 0 && last != m.head.AckedSourceSeq {
+	if n := len(m.window.order); n > 0 && row.SourceSeq <= m.window.order[n-1].seq {
+		return damaged("events are not in order at %d", row.SourceSeq)
+	}
+	whole, err := canonjson.Parse(row.Body)
+	if err != nil {
+		return damaged("event %d does not parse", row.SourceSeq)
+	}
+	r := &retained{
+		id: row.SourceEventID, seq: row.SourceSeq, hostSeq: row.Seq, eventType: row.Type,
+		deliveries: row.DeliveryCount, whole: canonicalOf(whole),
+	}
+	if prp.IsSemanticInput(row.Type) {
+		ev, err := prp.EventOf(whole.Get("payload"))
+		if err != nil {
+			return damaged("event %d is not valid", row.SourceSeq)
+		}
+		in, err := prp.SemanticInputOf(ev, m.head.Identity)
+		if err != nil {
+			return damaged("event %d is not a call", row.SourceSeq)
+		}
+		r.call = retainCall(m.head.Identity, ev, in)
+	}
+	m.window.add(r)
+	return nil
+}
+
+// Loaded ends the loading: the window must reach up to the cursor.
+func (m *Machine) Loaded() error {
+	var last int64
+	if n := len(m.window.order); n > 0 {
+		last = m.window.order[n-1].seq
+	}
+	if last != m.head.AckedSourceSeq {
 		return damaged("the last event is %d, the cursor %d", last, m.head.AckedSourceSeq)
 	}
 	// More than one loads: an unsettled one pushes the others out.
-	for len(m.window.order) > WindowSize {
-		if !m.makeRoom() {
-			break
-		}
+	for len(m.window.order) > WindowSize && m.makeRoom() {
 	}
 	return nil
 }

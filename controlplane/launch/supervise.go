@@ -245,10 +245,10 @@ func (s *Supervisor) attend(ctx context.Context, p *Process, before int64, adopt
 	if err != nil {
 		return outcome{}, err
 	}
-	s.note(Note{Kind: NoteExited, Attempt: s.Attempt, PID: p.ID.PID, Exit: exit.String()})
 	if err := s.Owner.Exited(ctx, s.Attempt, exit); err != nil {
 		return outcome{}, err
 	}
+	s.note(Note{Kind: NoteExited, Attempt: s.Attempt, PID: p.ID.PID, Exit: exit.String()})
 	if err := s.pause(ctx, settle); err != nil {
 		return outcome{}, err
 	}

@@ -3,11 +3,13 @@ package runs
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"bowline/controlplane/resource"
 	"bowline/controlplane/store"
 	"bowline/wire"
+	"bowline/wire/canonjson"
 )
 
 // One page of a stream (ours): what a reader costs in memory.
@@ -168,19 +170,24 @@ func (f *Follower) event(r *store.EventRow) (*resource.Event, error) {
 		ev.Payload = r.Body
 		return ev, nil
 	}
-	// The exact bytes of the received envelope; they were validated before they
-	// were committed.
-	var envelope struct {
-		Payload struct {
-			TurnID  string          `json:"turnId"`
-			Payload json.RawMessage `json:"payload"`
-		} `json:"payload"`
+	// The received envelope, read as it was when it was judged: encoding/json
+	// would take "Payload" for "payload" and show a host something else.
+	text := canonjson.DecodeUTF8(r.Body)
+	payload, err := canonjson.Raw(text, "payload", "payload")
+	if err == nil && payload == "" {
+		err = errors.New("no payload")
 	}
-	if err := json.Unmarshal(r.Body, &envelope); err != nil {
+	var turnID string
+	if err == nil {
+		turnID, err = canonjson.Raw(text, "payload", "turnId")
+	}
+	if err == nil && turnID != "" {
+		err = json.Unmarshal([]byte(turnID), &ev.TurnID)
+	}
+	if err != nil {
 		return nil, &wire.Error{Code: wire.CodeLogDamaged, Message: fmt.Sprintf("event %d of the run's log is not readable", r.Seq), Cause: err}
 	}
-	ev.TurnID = envelope.Payload.TurnID
-	ev.Payload = envelope.Payload.Payload
+	ev.Payload = json.RawMessage(payload)
 	ev.Source = &resource.Source{Epoch: sourceEpoch, Seq: r.SourceSeq, EventID: r.SourceEventID}
 	return ev, nil
 }

@@ -28,11 +28,14 @@ const (
 	// leaseGrace is how long after the end of its lease, and after the start
 	// of this server, a runner may still come back with a fresh ticket.
 	leaseGrace = 2 * time.Minute
-	// reapEvery is how often the reaper looks.
-	reapEvery = 5 * time.Second
+	// reapEvery is how often the reaper looks at live runs; every takeEvery
+	// times it looks into the store as well.
+	reapEvery = time.Second
+	takeEvery = 5
 	// closeLinger is how long a session stays after its close sequence: its
 	// runner may still be reading the last acknowledgement.
 	closeLinger = 2 * time.Second
+	maxLingers  = 30
 	// idempotencyWindow is how long a key is remembered (host-api.md).
 	idempotencyWindow = 24 * time.Hour
 )
@@ -243,12 +246,7 @@ func (m *Manager) openSession(ctx context.Context, e *entry) (*session.Session, 
 func (m *Manager) tend(e *entry) {
 	select {
 	case <-e.live.Done():
-		t := time.NewTimer(closeLinger)
-		defer t.Stop()
-		select {
-		case <-t.C:
-		case <-m.ctx.Done():
-		}
+		m.linger(e)
 	case <-m.ctx.Done():
 	}
 	m.forget(e)
@@ -256,6 +254,23 @@ func (m *Manager) tend(e *entry) {
 	defer cancel()
 	if err := e.live.Close(ctx); err != nil {
 		m.cfg.Log.WarnContext(ctx, "session close", "run", e.runID, "error", err.Error())
+	}
+}
+
+// linger waits until the session's runner is gone, at most maxLingers times
+// closeLinger: one that comes back for a lost acknowledgement is heard.
+func (m *Manager) linger(e *entry) {
+	t := time.NewTicker(closeLinger)
+	defer t.Stop()
+	for range maxLingers {
+		select {
+		case <-t.C:
+		case <-m.ctx.Done():
+			return
+		}
+		if !e.live.Brief().Connected {
+			return
+		}
 	}
 }
 

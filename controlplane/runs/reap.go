@@ -15,45 +15,47 @@ import (
 func (m *Manager) reap() {
 	t := time.NewTicker(reapEvery)
 	defer t.Stop()
-	for {
+	for n := 1; ; n++ {
 		select {
 		case <-m.ctx.Done():
 			return
 		case <-t.C:
-			m.reapOnce(m.ctx)
 		}
+		if n%takeEvery == 0 {
+			m.takeAll(m.ctx)
+		}
+		m.reapOnce(m.ctx)
 	}
 }
 
-// reapOnce takes up open runs that are not live (their session could not be
-// opened before) and ends those whose runner will not come.
-func (m *Manager) reapOnce(ctx context.Context) {
+// takeAll takes up open runs that are not live, or not supervised, because
+// that failed before.
+func (m *Manager) takeAll(ctx context.Context) {
 	open, err := m.cfg.Store.OpenRuns(ctx)
 	if err != nil {
 		m.cfg.Log.ErrorContext(ctx, "open runs not read", "error", err.Error())
 		return
 	}
 	for i := range open {
-		run := &open[i]
-		if err := m.take(ctx, run); err != nil {
-			m.cfg.Log.WarnContext(ctx, "open run not taken up", "run", run.ID, "error", err.Error())
-			continue
+		if err := m.take(ctx, &open[i]); err != nil {
+			m.cfg.Log.WarnContext(ctx, "open run not taken up", "run", open[i].ID, "error", err.Error())
 		}
-		e := m.peek(run.ID)
-		if e == nil {
-			continue
-		}
+	}
+}
+
+// reapOnce ends the runs whose runner will not come, or whose time is up.
+func (m *Manager) reapOnce(ctx context.Context) {
+	for _, e := range m.live() {
 		in, action := m.judge(e.live.Brief())
 		if in == nil {
 			continue
 		}
-		row := m.audit("system", action, run.ID, nil)
-		if err := m.cfg.Store.Commit(ctx, &store.Tx{Audit: []store.AuditRow{row}}); err != nil {
-			m.cfg.Log.ErrorContext(ctx, "run not reaped", "run", run.ID, "error", err.Error())
-			continue
+		err := m.cfg.Store.Commit(ctx, &store.Tx{Audit: []store.AuditRow{m.audit("system", action, e.runID, nil)}})
+		if err == nil {
+			err = e.live.Apply(ctx, in)
 		}
-		if err := e.live.Apply(ctx, in); err != nil {
-			m.cfg.Log.ErrorContext(ctx, "run not reaped", "run", run.ID, "error", err.Error())
+		if err != nil {
+			m.cfg.Log.ErrorContext(ctx, "run not reaped", "run", e.runID, "error", err.Error())
 		}
 	}
 }

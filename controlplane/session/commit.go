@@ -13,6 +13,7 @@ import (
 // holds mu.
 func (s *Session) flush(ctx context.Context) error {
 	b := s.machine.Take()
+	s.planted(&b)
 	if b.Write {
 		// A caller that goes away must not leave the outcome unknown.
 		if err := s.cfg.Store.Commit(context.WithoutCancel(ctx), &b.Tx); err != nil {

@@ -21,7 +21,8 @@ import (
 // 1.6). Small, because what is sent after the close has no such right.
 const linger = 2 * time.Millisecond
 
-// writeTimeout bounds one write to a runner that does not read.
+// writeTimeout bounds the writing of what was queued together, at most
+// egressBytes, to a runner that hardly reads.
 const writeTimeout = 30 * time.Second
 
 // conn is one connection of a runner.
@@ -123,26 +124,7 @@ func (c *conn) write(ctx context.Context) {
 	var sealed []byte
 	for {
 		messages, end, aborted := c.out.take()
-		for _, m := range messages {
-			text := m.text
-			if m.seal {
-				var err error
-				if sealed, err = c.channel.Seal(sealed[:0], m.text); err != nil {
-					c.log(ctx, "send", err)
-					return
-				}
-				text = sealed
-			}
-			writeCtx, cancel := context.WithTimeout(ctx, writeTimeout)
-			err := c.carrier.WriteMessage(writeCtx, text)
-			cancel()
-			if err != nil {
-				c.out.abort()
-				return
-			}
-			c.out.wrote(len(m.text))
-		}
-		if aborted {
+		if !c.writeAll(ctx, messages, &sealed) || aborted {
 			return
 		}
 		if end {
@@ -158,6 +140,33 @@ func (c *conn) write(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// writeAll seals and writes messages, all within one time limit. False: the
+// connection is of no use any more.
+func (c *conn) writeAll(ctx context.Context, messages []outgoing, sealed *[]byte) bool {
+	if len(messages) == 0 {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	for _, m := range messages {
+		text := m.text
+		if m.seal {
+			var err error
+			if *sealed, err = c.channel.Seal((*sealed)[:0], m.text); err != nil {
+				c.log(ctx, "send", err)
+				return false
+			}
+			text = *sealed
+		}
+		if err := c.carrier.WriteMessage(ctx, text); err != nil {
+			c.out.abort()
+			return false
+		}
+		c.out.wrote(len(m.text))
+	}
+	return true
 }
 
 // finish decides the close: what is queued still goes out, what has arrived is

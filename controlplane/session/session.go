@@ -112,32 +112,6 @@ func Open(ctx context.Context, cfg Config, id string) (*Session, error) {
 	return s, nil
 }
 
-func load(ctx context.Context, cfg Config, id string) (*authority.Machine, error) {
-	st, err := cfg.Store.Session(ctx, id, authority.WindowSize)
-	if err != nil {
-		return nil, err
-	}
-	var pinned []store.EventRow
-	for _, seq := range st.Session.Pinned {
-		rows, err := cfg.Store.Events(ctx, id, seq-1, 1, prp.MaxFrameBytesLargest)
-		if err != nil {
-			return nil, err
-		}
-		if len(rows) != 1 || rows[0].Seq != seq {
-			return nil, wire.Errorf(wire.CodeLogDamaged, "session %s: pinned event %d is missing", id, seq)
-		}
-		pinned = append(pinned, rows[0])
-	}
-	run, err := cfg.Store.Run(ctx, st.Session.Identity.RunID)
-	if err != nil {
-		if wire.CodeOf(err) != wire.CodeNotFound {
-			return nil, err
-		}
-		run = nil
-	}
-	return authority.New(cfg.Options, st, run, pinned)
-}
-
 // ID of the session.
 func (s *Session) ID() string { return s.id }
 

@@ -46,27 +46,46 @@ func TestRunOverAConnection(t *testing.T) {
 	want(t, "status", r.s.Brief().Run.Status, store.StatusCompleted)
 }
 
-// A commit is not begun twice, and nothing is acknowledged before it returns.
+// Nothing is acknowledged before the commit has returned.
 func TestAckWaitsForTheCommit(t *testing.T) {
 	t.Parallel()
-	r := plain(t, nil)
+	synctest.Test(t, func(t *testing.T) {
+		r := plain(t, nil)
+		c := r.join()
+		release := make(chan struct{})
+		r.st.Before(func(_ int, tx *store.Tx) error {
+			if len(tx.Events) > 0 {
+				<-release
+			}
+			return nil
+		})
+		c.send(ready(1))
+		synctest.Wait() // everybody waits for the commit now
+		want(t, "frames sent before the commit returned", c.conn.waiting(), 0)
+		close(release)
+		c.ack(1)
+		r.close()
+	})
+}
+
+func TestAFailedCommitKeepsTheFault(t *testing.T) {
+	t.Parallel()
+	r := plain(t, func(cfg *session.Config) { cfg.Options = authority.ReferenceOptions(cfg.Options.NewID) })
 	defer r.close()
 	c := r.join()
-	entered, release := make(chan struct{}), make(chan struct{})
-	r.st.Before(func(_ int, tx *store.Tx) error {
-		if len(tx.Events) > 0 {
-			close(entered)
-			<-release
-		}
-		return nil
-	})
 	c.send(ready(1))
-	await(t, entered, "the commit")
-	if n := c.conn.waiting(); n != 0 {
-		t.Errorf("%d frames were sent before the commit returned", n)
-	}
-	close(release)
 	c.ack(1)
+	c.send(event(1, "harness.ready", `{"changed":true}`))
+	c.closed("a fault")
+	fault := r.s.Snapshot().Fault
+	r.st.Before(func(int, *store.Tx) error { return wire.Errorf(wire.CodeDiskFull, "no space") })
+	if _, err := r.s.IssueTicket(t.Context(), time.Minute); wire.CodeOf(err) != wire.CodeDiskFull {
+		t.Fatalf("ticket: %v", err)
+	}
+	r.st.Before(nil)
+	if fault == nil || r.s.Snapshot().Fault != fault {
+		t.Errorf("fault is %v, was %v", r.s.Snapshot().Fault, fault)
+	}
 }
 
 func TestFramesThatWaitShareACommit(t *testing.T) {
@@ -643,5 +662,53 @@ func TestAuditNamesNoSecret(t *testing.T) {
 	}
 	if !slices.Contains(actions, "runner.join") {
 		t.Errorf("audit is %v", actions)
+	}
+}
+
+// The log of a run holds the control plane's events between the runner's, and
+// more than a page of them.
+func TestLoadInPages(t *testing.T) {
+	t.Parallel()
+	r := withRun(t, nil)
+	c := r.join()
+	const n = authority.WindowSize + 700
+	go func() {
+		// Reads, or the session would cut a runner off that does not.
+		for {
+			if _, err := c.conn.ReadMessage(context.Background()); err != nil {
+				return
+			}
+		}
+	}()
+	for seq := int64(1); seq <= n; seq++ {
+		c.send(ready(seq))
+	}
+	r.until(n)
+	r.close()
+	r.open()
+	defer r.close()
+	events := r.s.Snapshot().Events
+	want(t, "retained", len(events), authority.WindowSize)
+	want(t, "oldest", events[0].SourceSeq, 701)
+	c = r.join()
+	c.send(ready(701))
+	for c.next("ack").Kind != prp.KindAck { // the pending command may come first
+	}
+}
+
+// until waits until seq is acknowledged.
+func (r *rig) until(seq int64) {
+	r.t.Helper()
+	timeout := time.After(patience)
+	for {
+		changed := r.s.Changed()
+		if r.s.Brief().Session.AckedSourceSeq >= seq {
+			return
+		}
+		select {
+		case <-changed:
+		case <-timeout:
+			r.t.Fatalf("event %d was not committed", seq)
+		}
 	}
 }

@@ -25,17 +25,23 @@ import (
 
 // Store is what the control plane needs to keep.
 type Store interface {
-	// Commit applies tx atomically and durably. Errors: wire.CodeConflict (a
-	// unique key exists: idempotency key, run id, session generation moved;
-	// nothing was applied), wire.CodeDiskFull, wire.CodeStoreIndeterminate
-	// (latched), wire.CodeUnavailable (closed).
+	// Commit applies tx atomically and durably. Errors after which nothing was
+	// applied: wire.CodeConflict (a unique key exists: idempotency key, run id,
+	// session id, token hash; the session's generation has moved; events do not
+	// continue the session's log), wire.CodeNotFound (Run or BumpGeneration name
+	// none), wire.CodeLogDamaged (of this session), wire.CodeTooLarge,
+	// wire.CodeDiskFull, wire.CodeUnavailable (closed), ctx's own error (it
+	// ended before the write was taken up; after that Commit waits for the true
+	// outcome). wire.CodeStoreIndeterminate: latched, the outcome is unknown.
+	// tx and everything in it must not change until Commit returns.
 	Commit(ctx context.Context, tx *Tx) error
 	// Latched returns the error that latched the store, or nil.
 	Latched() error
 
 	// Session loads one session with everything its state machine needs. At
 	// most eventWindow events (the newest runner events) are returned,
-	// ascending. Unknown id: wire.CodeNotFound.
+	// ascending. Unknown id: wire.CodeNotFound. All reads: a damaged log is
+	// wire.CodeLogDamaged, of that session alone.
 	Session(ctx context.Context, id string, eventWindow int) (*SessionState, error)
 	// SessionByRun gives the id of the session that serves a run.
 	SessionByRun(ctx context.Context, runID string) (string, error)

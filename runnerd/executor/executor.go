@@ -50,6 +50,9 @@ const (
 	// closeWait bounds the end of a provider (ours): drivers escalate long
 	// before.
 	closeWait = 30 * time.Second
+	// emitWait is how long an ending provider waits for room in the outbox
+	// before what it still says is dropped (ours).
+	emitWait = 5 * time.Second
 )
 
 // Kind is one kind of provider.
@@ -111,6 +114,7 @@ type Executor struct {
 
 	mu        sync.Mutex
 	session   driver.Session // nil: none is open
+	host      *host          // of the session
 	kind      Kind
 	kindName  string
 	provider  json.RawMessage
@@ -169,6 +173,25 @@ func (e *Executor) SetLink(link Sender) { e.link = link }
 // Run executes commands until a terminal one is done (nil), the lease is
 // revoked ([ErrRevoked]), ctx ends or something is beyond repair.
 func (e *Executor) Run(ctx context.Context) error {
+	work, cancel := context.WithCancelCause(ctx)
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		select {
+		case <-e.revoked:
+			cancel(ErrRevoked) // a command in execution must not hold it up
+		case <-work.Done():
+		}
+	})
+	err := e.loop(work)
+	cancel(nil)
+	watch.Wait()
+	if errors.Is(err, ErrRevoked) {
+		return e.endRevoked(ctx)
+	}
+	return err
+}
+
+func (e *Executor) loop(ctx context.Context) error {
 	if e.pendingFence() != nil {
 		again, err := e.settleFence(ctx, 0, nil)
 		if err != nil || !again {
@@ -177,8 +200,6 @@ func (e *Executor) Run(ctx context.Context) error {
 	}
 	for {
 		select {
-		case <-e.revoked:
-			return e.endRevoked(ctx)
 		case <-e.stop:
 			return ErrStopped
 		case <-ctx.Done():
@@ -197,6 +218,7 @@ func (e *Executor) Stop() { e.stopOne.Do(func() { close(e.stop) }) }
 
 // handle executes or answers one command; ended after a terminal one.
 func (e *Executor) handle(ctx context.Context, cmd prp.Command) (ended bool, err error) {
+	execute := e.planted(ctx, cmd)
 	decision, c, err := e.jr.Begin(cmd)
 	if err != nil {
 		return false, err
@@ -212,7 +234,7 @@ func (e *Executor) handle(ctx context.Context, cmd prp.Command) (ended bool, err
 		panic("bug: executor: a command is in flight on the only goroutine that executes")
 	}
 	begun := e.opt.Now()
-	out := e.execute(ctx, cmd)
+	out := execute(ctx, cmd)
 	if ctx.Err() != nil && out.err != nil {
 		// The process is ending: the successor calls it indeterminate.
 		return false, context.Cause(ctx)

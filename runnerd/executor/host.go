@@ -4,12 +4,16 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
 	"bowline/driver"
 	"bowline/runnerd/journal"
 	"bowline/runnerd/redact"
+	"bowline/wire"
+	"bowline/wire/canonjson"
+	"bowline/wire/prp"
 )
 
 // host is what one provider session is opened with.
@@ -20,19 +24,31 @@ type host struct {
 	filter   *redact.Filter
 	redactor *redact.Redactor
 
+	// life ends when the session is over: Emit is refused then.
+	life   context.Context
+	cancel context.CancelFunc
+
 	mu sync.Mutex // one Emit at a time: the filter is not safe for two
 }
 
 func (e *Executor) newHost() *host {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return &host{e: e, kind: e.kind, provider: e.kindName + "_provider", filter: redact.NewFilter(e.redactor), redactor: e.redactor}
+	h := &host{e: e, kind: e.kind, provider: e.kindName + "_provider", filter: redact.NewFilter(e.redactor), redactor: e.redactor}
+	h.life, h.cancel = context.WithCancel(context.Background())
+	return h
 }
 
 // Emit implements driver.Host.
 func (h *host) Emit(ctx context.Context, ev driver.Event) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.life.Err() != nil {
+		return driver.ErrClosed
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(h.life, cancel)()
 	list, err := h.filter.Event(ev)
 	if err != nil {
 		return err
@@ -55,7 +71,7 @@ func (h *host) append(ctx context.Context, ev driver.Event) error {
 	out := journal.Event{Type: ev.Type, Priority: ev.Priority, Payload: ev.Payload, Provider: h.provider, Resume: ev.Resume}
 	switch {
 	case ev.Terminal:
-		out.Update = func(m *journal.Meta) { m.Turn, m.Provider.ActiveProviderTurnID = nil, "" }
+		out.Update = noTurn
 	case ev.Type == "session.started" || ev.Type == "session.resumed":
 		var id struct {
 			ThreadID        string `json:"threadId"`
@@ -72,6 +88,33 @@ func (h *host) append(ctx context.Context, ev driver.Event) error {
 			m.Provider.ThreadID, m.Provider.SessionID = id.ThreadID, id.SessionID
 			m.Provider.ProcessID, m.Provider.Cwd = id.RuntimeIdentity.ProcessID, id.Cwd
 		}
+	}
+	err := h.e.jr.Emit(ctx, out)
+	if wire.CodeOf(err) != wire.CodeTooLarge || h.e.jr.Failure() != nil {
+		return err
+	}
+	// A driver's limits are below ours unless the frame limit was set lower: what
+	// does not fit is told of, and a turn still ends.
+	return h.tooLarge(ctx, ev, out)
+}
+
+// tooLarge puts a small event in the place of one that fits into no frame.
+func (h *host) tooLarge(ctx context.Context, ev driver.Event, out journal.Event) error {
+	payload := map[string]any{"code": "event_too_large", "originalEventType": ev.Type, "bytes": len(ev.Payload)}
+	if ev.Terminal {
+		payload["status"] = strings.TrimPrefix(ev.Type, "turn.")
+		var id struct {
+			ProviderTurnID string `json:"providerTurnId"`
+		}
+		if err := json.Unmarshal(ev.Payload, &id); err == nil && len(id.ProviderTurnID) <= prp.MaxIdentityLen {
+			payload["providerTurnId"] = id.ProviderTurnID
+		}
+	} else {
+		out.Type = "harness.diagnostic"
+	}
+	var err error
+	if out.Payload, err = canonjson.Marshal(payload); err != nil {
+		return err
 	}
 	return h.e.jr.Emit(ctx, out)
 }

@@ -123,15 +123,17 @@ func (e *Executor) open(ctx context.Context, resume json.RawMessage) error {
 	if !kind.Driver.Descriptor().Capabilities.Resume {
 		resume = nil
 	}
-	s, err := kind.Driver.Open(ctx, e.newHost(), driver.Config{
+	h := e.newHost()
+	s, err := kind.Driver.Open(ctx, h, driver.Config{
 		Provider: provider, Workspace: e.opt.Workspace, Env: slices.Clone(env),
 		Permission: e.opt.Permission, Resume: resume,
 	})
 	if err != nil {
+		h.cancel()
 		return err
 	}
 	e.mu.Lock()
-	e.session = s
+	e.session, e.host = s, h
 	e.mu.Unlock()
 	if e.opt.OnProvider != nil {
 		e.opt.OnProvider(name, true)

@@ -102,7 +102,7 @@ func (e *Executor) recoverTurn(ctx context.Context, indeterminate bool) error {
 	if t := e.jr.Meta().Turn; t != nil && t.ProviderTurnID != "" {
 		payload["providerTurnId"] = t.ProviderTurnID
 	}
-	if err := e.emit(ctx, "turn.failed", payload, func(m *journal.Meta) { m.Turn, m.Provider.ActiveProviderTurnID = nil, "" }); err != nil {
+	if err := e.emit(ctx, "turn.failed", payload, noTurn); err != nil {
 		return err
 	}
 	if kind.StateFile {

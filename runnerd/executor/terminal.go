@@ -73,8 +73,6 @@ func (e *Executor) settleFence(ctx context.Context, limit time.Duration, lost <-
 		}
 	case <-expired:
 		return false, wire.Errorf(wire.CodeUnavailable, "the result of %s was not acknowledged within %v", f.cmd.Type, limit)
-	case <-e.revoked:
-		return false, e.endRevoked(ctx)
 	case <-ctx.Done():
 		return false, context.Cause(ctx)
 	}
@@ -113,15 +111,22 @@ func (e *Executor) Flush(ctx context.Context, limit time.Duration) bool {
 // turn is in the outbox when it returns.
 func (e *Executor) CloseSession(ctx context.Context) error {
 	e.mu.Lock()
-	s, kind, name := e.session, e.kind, e.kindName
-	e.session = nil
+	s, h, kind, name := e.session, e.host, e.kind, e.kindName
+	e.session, e.host = nil, nil
 	e.mu.Unlock()
 	if s == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, closeWait)
 	defer cancel()
+	// A full outbox must not keep a provider from ending.
+	giveUp := time.AfterFunc(emitWait, h.cancel)
 	err := s.Close(ctx)
+	giveUp.Stop()
+	h.cancel()
+	if e.jr.Meta().Turn != nil {
+		err = errors.Join(err, e.emit(ctx, "turn.cancelled", map[string]any{"status": "cancelled", "outcome": "cancelled"}, noTurn))
+	}
 	if e.opt.OnProvider != nil {
 		e.opt.OnProvider(name, false)
 	}
@@ -130,6 +135,9 @@ func (e *Executor) CloseSession(ctx context.Context) error {
 	}
 	return err
 }
+
+// noTurn says that the turn has ended.
+func noTurn(m *journal.Meta) { m.Turn, m.Provider.ActiveProviderTurnID = nil, "" }
 
 // current gives the open session, or nil.
 func (e *Executor) current() driver.Session {

@@ -123,7 +123,9 @@ type (
 		At         int64  `json:"at"`   // Unix ms
 		Size       int64  `json:"size"` // bytes of the envelope
 		ExecutorID string `json:"executorId,omitempty"`
-		V2         []byte `json:"v2,omitempty"` // payload of a version 2 event
+		// ProviderSeq numbers the events of the provider, 0 for a fact of the runner.
+		ProviderSeq int64  `json:"providerSeq,omitempty"`
+		V2          []byte `json:"v2,omitempty"` // payload of a version 2 event
 	}
 	eventChange struct {
 		eventMeta

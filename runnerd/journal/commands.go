@@ -88,7 +88,7 @@ func (j *Journal) Finish(id, status string, result []byte, update func(*Meta)) (
 	if err := j.wait(p); err != nil {
 		return Command{}, err
 	}
-	return c, j.writeView()
+	return c, j.Publish()
 }
 
 // Interrupted turns the commands a predecessor left pending into indeterminate

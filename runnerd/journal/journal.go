@@ -56,6 +56,11 @@ type Journal struct {
 	rolled   *seglog.Pending // newest checkpoint that may not be durable yet
 	floor    uint64          // segment of the newest durable checkpoint
 	viewLock sync.Mutex
+
+	// The view's own goroutine, in our own use: nobody waits for the file.
+	viewWanted chan struct{}
+	viewDone   chan struct{}
+	viewErr    error // of that goroutine, after viewDone
 }
 
 // Open reads the log on disk, or begins one; it takes disk over and closes it
@@ -67,7 +72,7 @@ func Open(disk seglog.Disk, par Params) (*Journal, error) {
 		par.Now = time.Now
 	}
 	j := &Journal{par: par, disk: disk, st: newState(), changed: make(chan struct{})}
-	log, err := seglog.Open(disk, par.Log, j.replay)
+	log, err := seglog.Open(plantedDisk(disk), par.Log, j.replay)
 	if err != nil {
 		if c, ok := disk.(io.Closer); ok {
 			err = errors.Join(err, c.Close())
@@ -77,6 +82,10 @@ func Open(disk seglog.Disk, par Params) (*Journal, error) {
 	j.log = log
 	if err := j.adopt(); err != nil {
 		return nil, errors.Join(err, j.Close())
+	}
+	if par.View != nil && !par.EagerView {
+		j.viewWanted, j.viewDone = make(chan struct{}, 1), make(chan struct{})
+		go j.keepView()
 	}
 	return j, nil
 }
@@ -154,9 +163,14 @@ func (j *Journal) adopt() error {
 // Fresh tells whether this process began the journal.
 func (j *Journal) Fresh() bool { return j.fresh }
 
-// Close ends the log and its disk; what was enqueued before is written.
+// Close ends the log and its disk; what was enqueued before is written, the view
+// too. It is called once.
 func (j *Journal) Close() error {
-	err := j.log.Close()
+	if j.viewWanted != nil {
+		close(j.viewWanted)
+		<-j.viewDone
+	}
+	err := errors.Join(j.viewErr, j.log.Close())
 	if c, ok := j.disk.(io.Closer); ok {
 		err = errors.Join(err, c.Close())
 	}
@@ -257,7 +271,7 @@ func (j *Journal) Update(change func(*Meta)) error {
 	if err := j.commitMeta(change); err != nil {
 		return err
 	}
-	return j.writeView()
+	return j.Publish()
 }
 
 func (j *Journal) commitMeta(change func(*Meta), more ...change) error {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sort"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -168,7 +169,7 @@ func TestReplayRebuildsTheState(t *testing.T) {
 						must(t, err)
 					}
 					if got := fingerprint(t, j); !equalButPeak(t, got, want) {
-						t.Fatalf("step %d: state changed\n%s\n--- want\n%s", step, got, want)
+						t.Fatalf("step %d: state changed: %s", step, firstDifference(got, want))
 					}
 				}
 			}
@@ -193,6 +194,16 @@ func equalButPeak(t testing.TB, a, b string) bool {
 		return string(out)
 	}
 	return strip(a) == strip(b)
+}
+
+func firstDifference(got, want string) string {
+	a, b := strings.Split(got, "\n"), strings.Split(want, "\n")
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			return fmt.Sprintf("line %d of %d/%d: %s, want %s", i, len(a), len(b), a[i], b[i])
+		}
+	}
+	return fmt.Sprintf("%d lines, want %d", len(a), len(b))
 }
 
 func TestSegmentsGoWhenAcknowledged(t *testing.T) {
@@ -378,10 +389,7 @@ func TestEventLimit(t *testing.T) {
 		}
 		return prp.FrameSize(int(c.Size))
 	}
-	n := 400 << 10
-	for size(n+1) <= prp.MaxFrameBytes {
-		n++
-	}
+	n := sort.Search(prp.MaxFrameBytes, func(n int) bool { return size(n+1) > prp.MaxFrameBytes })
 	must(t, j.Emit(t.Context(), body(n)))
 	if err := j.Emit(t.Context(), body(n+1)); wire.CodeOf(err) != wire.CodeTooLarge {
 		t.Fatalf("one byte more: %v", err)

@@ -110,6 +110,7 @@ func (j *Journal) eventLocked(ev Event) (*eventChange, error) {
 	c := &eventChange{eventMeta: eventMeta{Seq: j.st.NextSeq, Priority: ev.Priority, Type: ev.Type, At: now.UnixMilli()}}
 	eventID := prp.RunnerEventID(id.RunnerInstanceID, c.Seq)
 	if ev.Provider != "" {
+		c.ProviderSeq = j.st.NextProvider
 		c.ExecutorID = fmt.Sprintf("%s_%016d", ev.Provider, j.st.NextProvider)
 		eventID = prp.ExecutorEventID(id.RunnerInstanceID, c.ExecutorID)
 	}
@@ -156,7 +157,7 @@ func (j *Journal) Next(ctx context.Context, seq int64) ([]*Entry, error) {
 	list = append([]*Entry(nil), list...)
 	j.mu.Unlock()
 	for i, e := range list {
-		if e.pending == nil {
+		if e.pending == nil || plantSend {
 			continue
 		}
 		select {

@@ -181,8 +181,9 @@ func (s *state) event(m eventMeta, event []byte) *Entry {
 	s.outboxBytes += m.Size
 	s.PeakOutbox = max(s.PeakOutbox, s.outboxBytes)
 	s.NextSeq = m.Seq + 1
-	if m.ExecutorID != "" {
-		s.NextProvider++
+	// A checkpoint may already count the event that stands behind it.
+	if m.ProviderSeq >= s.NextProvider {
+		s.NextProvider = m.ProviderSeq + 1
 		sum := sha256.Sum256(event)
 		s.Receipts = append(s.Receipts, Receipt{ExecutorID: m.ExecutorID, Fingerprint: hex.EncodeToString(sum[:]), Seq: m.Seq})
 		if n := len(s.Receipts) - MaxReceipts; n > 0 {

@@ -152,8 +152,27 @@ func (j *Journal) writeView() error {
 	return j.par.View.Write(StateFile, b.Bytes())
 }
 
-// Publish renews the view.
-func (j *Journal) Publish() error { return j.writeView() }
+// Publish renews the view: at once, or soon when nobody waits for it.
+func (j *Journal) Publish() error {
+	if j.viewWanted == nil {
+		return j.writeView()
+	}
+	select {
+	case j.viewWanted <- struct{}{}:
+	default: // a renewal is due already
+	}
+	return nil
+}
+
+// keepView renews the view until Close.
+func (j *Journal) keepView() {
+	defer close(j.viewDone)
+	for range j.viewWanted {
+		if err := j.writeView(); err != nil {
+			j.viewErr = err
+		}
+	}
+}
 
 func (j *Journal) viewLocked() viewState {
 	st := j.st

@@ -83,6 +83,11 @@ func (f fatal) Unwrap() error { return f.error }
 
 // Run connects until ctx ends or one of the reasons above ends it.
 func (l *Link) Run(ctx context.Context) error {
+	if !l.opt.Deadline.IsZero() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadlineCause(ctx, l.opt.Deadline, ErrDeadline)
+		defer cancel()
+	}
 	started := l.opt.Now()
 	var downSince time.Time // zero: never was up
 	for {

@@ -188,6 +188,7 @@ func sample(t testing.TB) (*memDisk, [][]byte) {
 		want = append(want, recs...)
 	}
 	mustClose(t, l)
+	d.uncloseAll()
 	return d, want
 }
 
@@ -316,6 +317,7 @@ func TestPowerCut(t *testing.T) {
 		}
 		mustAppend(t, l, last...)
 		mustClose(t, l)
+		d.uncloseAll()
 		after := bytes.Clone(d.files[name].data)
 		before = append(before, make([]byte, len(after)-len(before))...)
 		for s := 0; s < len(after); s += sectorSize {
@@ -406,6 +408,23 @@ func TestFailuresLatch(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestCleanCloseGivesSpaceBack(t *testing.T) {
+	t.Parallel()
+	d := newMemDisk()
+	l, _ := open(t, d)
+	mustAppend(t, l, []byte("x"))
+	mustClose(t, l)
+	if n := len(d.files[segmentName(1)].data); n != headerSize+span(1) {
+		t.Fatalf("the closed segment has %d bytes", n)
+	}
+	l, _ = open(t, d)
+	mustAppend(t, l, []byte("y"))
+	if n := len(d.files[segmentName(1)].data); n != testSegment {
+		t.Fatalf("the opened segment has %d bytes", n)
+	}
+	mustClose(t, l)
 }
 
 func TestClosedLogRefuses(t *testing.T) {

@@ -157,3 +157,15 @@ func (f *memFile) Datasync() error {
 	f.synced = slices.Clone(f.data)
 	return nil
 }
+
+// uncloseAll gives the newest segment its reserved space again, as if the
+// process had been killed instead of closing the log.
+func (d *memDisk) uncloseAll() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, f := range d.files {
+		if n := testSegment - len(f.data); n > 0 {
+			f.data = append(f.data, make([]byte, n)...)
+		}
+	}
+}

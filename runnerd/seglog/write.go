@@ -13,7 +13,7 @@ func (l *Log) write() {
 	for {
 		batch := l.take()
 		if batch == nil {
-			if err := l.active.Close(); err != nil {
+			if err := l.release(); err != nil {
 				l.fail(typed(err))
 			}
 			return
@@ -28,6 +28,16 @@ func (l *Log) write() {
 			close(p.done)
 		}
 	}
+}
+
+// release gives the reserved space behind the last record back and closes the
+// segment. After a failure the file is left as it is.
+func (l *Log) release() error {
+	var err error
+	if l.Failure() == nil {
+		err = l.active.Truncate(l.offset)
+	}
+	return errors.Join(err, l.active.Close())
 }
 
 // take waits for entries that can share a sync: a roll begins a new batch. Nil

@@ -8,8 +8,10 @@ import (
 
 // MaxParseDepth is how deep a text may nest (a scalar at the top is depth 0).
 // Ours: JSON.parse has no such limit, but no stack is endless. It lies far
-// above [MaxDepth], because an authority must accept an event beyond that once.
-const MaxParseDepth = 10_000
+// above [MaxDepth], because an authority must accept an event beyond that once,
+// and well below the 10 000 at which encoding/json gives up: what was accepted
+// from a peer is handed on inside JSON of ours and has to stay readable there.
+const MaxParseDepth = 9_000
 
 // SyntaxError is JSON text that does not parse. It names the place and never
 // the text.

@@ -48,16 +48,27 @@ func (e *exitError) Error() string { return fmt.Sprintf("exit %d", e.code) }
 type app struct {
 	Process
 	getenv map[string]string
+	talk   *talk
+	// verb says that a verb was reached: an untyped error is not cobra's.
+	verb bool
 }
 
-// Main runs one invocation and returns its exit code.
-func Main(ctx context.Context, p Process) int {
-	a := &app{Process: p, getenv: make(map[string]string, len(p.Env))}
+func newApp(p Process) *app {
+	a := &app{Process: p, getenv: make(map[string]string, len(p.Env)), talk: &talk{w: p.Stderr}}
 	for _, kv := range p.Env {
 		if name, value, ok := strings.Cut(kv, "="); ok {
 			a.getenv[name] = value
 		}
 	}
+	return a
+}
+
+// Root is the tree of verbs and flags, for documents and completions.
+func Root() *cobra.Command { return newApp(Process{Stderr: io.Discard}).root() }
+
+// Main runs one invocation and returns its exit code.
+func Main(ctx context.Context, p Process) int {
+	a := newApp(p)
 	root := a.root()
 	root.SetArgs(p.Args)
 	root.SetIn(p.Stdin)
@@ -77,13 +88,48 @@ func (a *app) root() *cobra.Command {
 			"  bowline run --prompt 'fix the bug'  run Codex in the current folder",
 		SilenceUsage:  true,
 		SilenceErrors: true,
+		Args:          noCommand,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return cmd.Help()
+		},
+		PersistentPreRun: func(*cobra.Command, []string) { a.verb = true },
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return wire.Errorf(wire.CodeUsage, "%v (see %s --help)", err, cmd.CommandPath())
 	})
+	root.SuggestionsMinimumDistance = 2
 	root.AddCommand(a.runCommand(), a.runsCommand(), a.serveCommand(), a.stopCommand(),
 		a.demoCommand(), a.harnessCommand(), a.versionCommand())
+	generated(root)
 	return root
+}
+
+// generated gives cobra's own commands our errors: an unknown shell or topic is
+// a usage error, not a page of help and exit code 0.
+func generated(root *cobra.Command) {
+	root.InitDefaultCompletionCmd("completion")
+	root.InitDefaultHelpCmd()
+	for _, cmd := range root.Commands() {
+		switch cmd.Name() {
+		case "completion":
+			cmd.Short, cmd.Args, cmd.RunE = "Print the completion script of a shell", noCommand, whichVerb("which shell?", "bash|zsh|fish|powershell")
+		case "help":
+			cmd.Run, cmd.RunE = nil, func(cmd *cobra.Command, args []string) error {
+				about, rest, err := cmd.Root().Find(args)
+				if err != nil || len(rest) > 0 {
+					return noCommand(cmd.Root(), args)
+				}
+				return about.Help()
+			}
+		}
+	}
+}
+
+// whichVerb is the error of a command that only groups others.
+func whichVerb(question, verbs string) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, _ []string) error {
+		return wire.Errorf(wire.CodeUsage, "%s %s %s", question, cmd.CommandPath(), verbs)
+	}
 }
 
 // exit shows an error that ended the command and gives its code.
@@ -95,24 +141,20 @@ func (a *app) exit(err error) int {
 	if errors.As(err, &ee) {
 		return ee.code
 	}
+	if errors.Is(err, context.Canceled) {
+		return wire.ExitSignal
+	}
 	var we *wire.Error
 	if !errors.As(err, &we) {
-		// cobra's own complaints (unknown command, wrong number of
-		// arguments) are plain errors: nothing else leaves a verb untyped.
+		// Before a verb is reached, only cobra complains (arguments of its own
+		// commands).
 		we = &wire.Error{Code: wire.CodeUsage, Message: err.Error()}
-		if errors.Is(err, context.Canceled) {
-			return wire.ExitSignal
+		if a.verb {
+			we.Code = wire.CodeInternal
 		}
 	}
 	a.warn("bowline: %s (%s)", printable(we.Message), we.Code)
 	return we.Code.ExitCode()
-}
-
-// warn writes one line of talk. A closed stderr has nobody to tell.
-func (a *app) warn(format string, args ...any) {
-	if _, err := fmt.Fprintf(a.Stderr, format+"\n", args...); err != nil {
-		return
-	}
 }
 
 // printJSON writes v as one line on stdout.
@@ -120,7 +162,7 @@ func (a *app) printJSON(v any) error {
 	enc := json.NewEncoder(a.Stdout)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(v); err != nil {
-		return &wire.Error{Code: wire.CodeInternal, Message: "stdout cannot be written", Cause: err}
+		return stdoutFailed(err)
 	}
 	return nil
 }
@@ -151,6 +193,19 @@ func (a *app) abs(path string) string {
 		return filepath.Clean(path)
 	}
 	return filepath.Join(a.Dir, path)
+}
+
+// noCommand refuses a verb that does not exist and suggests the one that was
+// meant.
+func noCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	hint := ""
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		hint = ", did you mean " + near[0] + "?"
+	}
+	return wire.Errorf(wire.CodeUsage, "unknown command %q for %q%s (see %s --help)", args[0], cmd.CommandPath(), hint, cmd.CommandPath())
 }
 
 // noArgs refuses arguments with a typed error.

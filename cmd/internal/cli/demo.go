@@ -8,9 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -53,7 +51,7 @@ func (a *app) demoCommand() *cobra.Command {
 			return a.demo(cmd.Context(), a.abs(dir))
 		},
 	}
-	cmd.Flags().StringVar(&keep, "dir", "", "folder of the demo (default: a fresh temporary one)")
+	cmd.Flags().StringVar(&keep, "dir", "", "folder `DIR` of the demo (default: a fresh temporary one)")
 	return cmd
 }
 
@@ -74,7 +72,12 @@ func (a *app) demo(ctx context.Context, dir string) (err error) {
 	if err := a.say("Bowline demo in %s\n", dir); err != nil {
 		return err
 	}
-	c, err := a.join(ctx, &serverFlags{data: data})
+	var c *client.Client
+	err = a.interruptible(ctx, func(ctx context.Context) error {
+		var err error
+		c, err = a.join(ctx, &serverFlags{data: data})
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -91,10 +94,14 @@ func (a *app) demo(ctx context.Context, dir string) (err error) {
 	if err != nil {
 		return err
 	}
-	quiet := *a
-	quiet.Stdout = io.Discard
-	w := &watch{app: &quiet, client: c, run: run, spec: d.spec, folder: filepath.Join(data, "runs", run.ID), note: d.note, seen: d.see}
+	w := &watch{
+		app: a, client: c, run: run, spec: d.spec, folder: filepath.Join(data, "runs", run.ID),
+		silent: true, note: d.note, seen: d.see, rejoin: a.rejoin(data),
+	}
 	err = w.follow(ctx)
+	if err != nil {
+		d.sweep()
+	}
 	if derr := d.problem(); err != nil || derr != nil {
 		return errors.Join(err, derr)
 	}
@@ -107,7 +114,7 @@ func (a *app) demo(ctx context.Context, dir string) (err error) {
 func (a *app) demoOutro(data, runID string) error {
 	text := fmt.Sprintf("\nNothing runs any more. To look at what was kept:\n"+
 		"  bowline runs show %s --data %s\n  bowline runs events %s --data %s\n  bowline stop --data %s\n", runID, data, runID, data, data)
-	if path := a.lookPath("codex"); path != "" {
+	if path := lookPath(a.Env, a.Dir, "codex"); path != "" {
 		text += "\nCodex is installed (" + path + "). The same with a real agent, in the current folder:\n" +
 			"  bowline run --prompt 'Say hello, then list the files here.'\n"
 	} else {
@@ -116,19 +123,6 @@ func (a *app) demoOutro(data, runID string) error {
 	}
 	text += "(from a clone: go run ./cmd/bowline instead of bowline)"
 	return a.say("%s", text)
-}
-
-// lookPath finds a program on the caller's PATH.
-func (a *app) lookPath(name string) string {
-	for _, dir := range filepath.SplitList(a.getenv["PATH"]) {
-		path := filepath.Join(dir, name)
-		if st, err := os.Stat(path); err == nil && st.Mode().IsRegular() && st.Mode().Perm()&0o111 != 0 {
-			if _, err := exec.LookPath(path); err == nil {
-				return path
-			}
-		}
-	}
-	return ""
 }
 
 // demoRun is the story of one run: it kills the runner once.
@@ -166,6 +160,21 @@ func (d *demoRun) create(ctx context.Context, c *client.Client, work string) (*r
 	}, "")
 }
 
+// sweep leaves no process behind when the story was cut short. A runner that
+// was not waited for is our child still, so its pid is nobody else's.
+func (d *demoRun) sweep() {
+	if pid := int(d.pid.Load()); pid > 0 && d.problem() == nil {
+		d.fail(ignoreGone(syscall.Kill(pid, syscall.SIGTERM)))
+	}
+}
+
+func ignoreGone(err error) error {
+	if errors.Is(err, syscall.ESRCH) {
+		return nil
+	}
+	return err
+}
+
 func (d *demoRun) problem() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -196,6 +205,8 @@ func (d *demoRun) note(n launch.Note) {
 			err = f.Close()
 		}
 		d.fail(err)
+	case launch.NoteExited:
+		d.pid.Store(0)
 	case launch.NoteGaveUp:
 		d.fail(wire.Errorf(wire.CodeRefused, "the runner did not come back: %s", n.Exit))
 	}
@@ -211,6 +222,10 @@ func (d *demoRun) see(line *resource.Line) {
 		return
 	}
 	pid := int(d.pid.Load())
+	if pid <= 0 {
+		d.fail(wire.Errorf(wire.CodeRefused, "the runner ended before the demo could kill it"))
+		return
+	}
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		d.fail(fmt.Errorf("the runner (pid %d) could not be killed: %w", pid, err))
 		return

@@ -37,20 +37,22 @@ type serverFlags struct {
 }
 
 func (f *serverFlags) add(flags *pflag.FlagSet) {
-	flags.StringVar(&f.data, "data", "", "data folder (default ${XDG_STATE_HOME:-~/.local/state}/bowline)")
-	flags.StringVar(&f.url, "server", "", "URL of a running server, instead of the data folder's own")
-	flags.StringVar(&f.tokenFile, "token-file", "", "file with the token for --server")
+	flags.StringVar(&f.data, "data", "", "data folder `DIR` (default ${XDG_STATE_HOME:-~/.local/state}/bowline)")
+	flags.StringVar(&f.url, "server", "", "`URL` of a running server, instead of the data folder's own")
+	flags.StringVar(&f.tokenFile, "token-file", "", "`FILE` with the token for --server")
 }
 
 // withServer joins the server of the flags, or starts the data folder's in the
 // background, and calls fn with a client of it.
 func (a *app) withServer(ctx context.Context, f *serverFlags, fn func(context.Context, *client.Client) error) error {
-	c, err := a.join(ctx, f)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	return fn(ctx, c)
+	return a.interruptible(ctx, func(ctx context.Context) error {
+		c, err := a.join(ctx, f)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		return fn(ctx, c)
+	})
 }
 
 func (a *app) join(ctx context.Context, f *serverFlags) (*client.Client, error) {
@@ -92,14 +94,17 @@ func readToken(path string) (token string, err error) {
 	defer func() { err = errors.Join(err, f.Close()) }()
 	st, err := f.Stat()
 	if err != nil {
-		return "", err
+		return "", wire.Errorf(wire.CodeUsage, "--token-file: %v", err)
+	}
+	if !st.Mode().IsRegular() {
+		return "", wire.Errorf(wire.CodeUsage, "--token-file %s is not a regular file", path)
 	}
 	if st.Mode().Perm()&0o077 != 0 {
 		return "", wire.Errorf(wire.CodeUsage, "--token-file %s can be read by others (mode %04o): chmod 600 it", path, st.Mode().Perm())
 	}
 	raw, err := io.ReadAll(io.LimitReader(f, maxTokenBytes+1))
 	if err != nil {
-		return "", err
+		return "", wire.Errorf(wire.CodeUsage, "--token-file: %v", err)
 	}
 	token = string(bytes.TrimSpace(raw))
 	if token == "" || len(raw) > maxTokenBytes || strings.ContainsAny(token, " \t\r\n") {
@@ -126,7 +131,7 @@ func (a *app) background(ctx context.Context, data string) (*datadir.Server, err
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for {
-		s, why, err := datadir.Find(data)
+		s, _, err := datadir.Find(data)
 		if err != nil || s != nil {
 			return s, err
 		}
@@ -136,6 +141,10 @@ func (a *app) background(ctx context.Context, data string) (*datadir.Server, err
 		case err := <-child.exited():
 			// Somebody else's server may have won the folder in between; that
 			// one is joined, once it is ready.
+			s, why, ferr := datadir.Find(data)
+			if ferr != nil || s != nil {
+				return s, ferr
+			}
 			if child.code() == wire.CodeDataDirBusy.ExitCode() && why == datadir.Starting {
 				child = nil
 				continue

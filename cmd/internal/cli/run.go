@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"bowline/cmd/internal/config"
+	"bowline/controlplane/client"
 	"bowline/controlplane/launch"
 	"bowline/controlplane/resource"
 	"bowline/wire"
@@ -42,7 +44,14 @@ func (a *app) runCommand() *cobra.Command {
 		Short: "Run an agent or a command in a runner, and follow it to its end",
 		Long: "Run an agent or a command in a runner of its own, and follow it to its end.\n\n" +
 			"The agent's output goes to stdout as it arrives, a command's stderr to stderr.\n" +
-			"Ctrl-C cancels the run and waits; a second Ctrl-C leaves, and the run goes on.",
+			"Ctrl-C (or SIGTERM) cancels the run and waits; a second one leaves, and the run goes on.\n" +
+			"When stdout is closed, as by head, the run is cancelled.\n\n" +
+			"Exit codes: 0 completed, 1 failed, cancelled elsewhere or orphaned, 2 usage, 3 no server,\n" +
+			"4 refused by the server, 5 integrity fault, 130 Ctrl-C.",
+		Example: "  bowline run -- make test\n" +
+			"  bowline run --prompt 'Find out why the tests fail and fix it.'\n" +
+			"  bowline run --env MY_TOKEN --timeout 10m -- ./deploy.sh\n" +
+			"  bowline run --json -- date | tail -1",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if dash := cmd.ArgsLenAtDash(); len(args) > 0 && dash != 0 {
 				return wire.Errorf(wire.CodeUsage, "a command goes behind --: bowline run -- %s", args[0])
@@ -57,45 +66,68 @@ func (a *app) runCommand() *cobra.Command {
 	}
 	fl := cmd.Flags()
 	f.at.add(fl)
-	fl.StringVar(&f.driver, "driver", "", "driver: command, codex, scripted or a name of the config file (default: command with -- ARGV, codex with --prompt)")
-	fl.StringVar(&f.prompt, "prompt", "", "what the agent is asked")
-	fl.StringVar(&f.workspace, "workspace", "", "folder the agent works in (default: the current one)")
-	fl.StringArrayVar(&f.env, "env", nil, "name of a variable handed to the agent; repeatable. Its value never leaves this machine")
-	fl.StringVar(&f.permission, "permission", "default", "default, deny or allow: what happens when the agent asks")
+	fl.StringVar(&f.driver, "driver", "", "`NAME`: command, codex, scripted or a name of the config file (default: command with -- ARGV, codex with --prompt)")
+	fl.StringVar(&f.prompt, "prompt", "", "`TEXT`: what the agent is asked")
+	fl.StringVar(&f.workspace, "workspace", "", "`DIR` the agent works in (default: the current one)")
+	fl.StringArrayVar(&f.env, "env", nil, "`NAME` of a variable handed to the agent; repeatable. Its value is redacted in everything sent")
+	fl.StringVar(&f.permission, "permission", "default", "`MODE` default, deny or allow: what happens when the agent asks")
 	fl.BoolVar(&f.pty, "pty", false, "run the command on a terminal")
-	fl.DurationVar(&f.timeout, "timeout", 0, "end the turn after this long (0: never)")
-	fl.StringVar(&f.runner, "runner", "", "start this program as the runner, as an existing \"paperclip.runner\" runner is started")
-	fl.StringVar(&f.config, "config", "", "config file with drivers")
+	fl.DurationVar(&f.timeout, "timeout", 0, "end the turn after this `DUR`, as 90s or 10m (0: never)")
+	fl.StringVar(&f.runner, "runner", "", "start the program at `PATH` as the runner, as an existing \"paperclip.runner\" runner is started")
+	fl.StringVar(&f.config, "config", "", "`FILE` that configures drivers")
 	fl.BoolVar(&f.json, "json", false, "NDJSON on stdout: events, control lines, and the result as the last line")
+	oneOf(cmd, "driver", config.Kinds()...)
+	oneOf(cmd, "permission", "default", "deny", "allow")
 	return cmd
 }
 
-// run is the verb. With --json its last line on stdout is always the result,
-// also when the run was refused.
-func (a *app) run(ctx context.Context, f *runFlags) error {
-	r, err := a.prepare(f)
-	if err == nil {
-		err = a.attached(ctx, f, r)
+// oneOf lets the shell complete a flag's value.
+func oneOf(cmd *cobra.Command, flag string, values ...string) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic("bug: completion of --" + flag + ": " + err.Error())
 	}
-	if we := (*wire.Error)(nil); f.json && asTyped(err, &we) {
-		if perr := a.printJSON(refusal(we)); perr != nil {
-			return perr
-		}
-	}
-	return err
 }
 
-// refusal is the result line of a run that never was.
-func refusal(e *wire.Error) any {
-	return map[string]any{
-		"type": "result",
-		"run":  nil,
-		"result": map[string]any{
-			"status":   "refused",
-			"exitCode": nil,
-			"error":    map[string]any{"code": e.Code, "message": e.Message, "details": e.Details},
-		},
+// run is the verb. With --json its last line on stdout is always the result,
+// also when the run was refused or Ctrl-C came first.
+func (a *app) run(ctx context.Context, f *runFlags) error {
+	p, err := a.prepare(f)
+	var w *watch
+	if err == nil {
+		w, err = a.attached(ctx, f, p)
 	}
+	if !f.json || err == nil || w != nil && w.told {
+		return err
+	}
+	var broken *stdioError
+	if errors.As(err, &broken) {
+		return err // there is no stdout to say it on
+	}
+	var run *resource.Run
+	if w != nil {
+		run = w.last
+	}
+	return errors.Join(err, a.printJSON(untold(run, err)))
+}
+
+// untold is the result line of a run whose end is not known here: it was never
+// made, or this command had to leave it.
+func untold(run *resource.Run, err error) any {
+	result := map[string]any{"status": "refused", "exitCode": nil}
+	var we *wire.Error
+	var ee *exitError
+	switch {
+	case errors.As(err, &ee) && ee.code == wire.ExitSignal:
+		result["status"] = "interrupted"
+	case errors.As(err, &we):
+		result["error"] = map[string]any{"code": we.Code, "message": we.Message, "details": we.Details}
+	default:
+		result["error"] = map[string]any{"code": wire.CodeInternal, "message": err.Error()}
+	}
+	if run != nil {
+		result["status"] = run.Status
+	}
+	return map[string]any{"type": "result", "run": run, "result": result}
 }
 
 // prepared is a run that can be asked for: everything that is known on this
@@ -123,8 +155,11 @@ func (a *app) prepare(f *runFlags) (*prepared, error) {
 	if err := checkWorkspace(ws); err != nil {
 		return nil, err
 	}
+	if max := resource.MaxTurnTimeMs * time.Millisecond; f.timeout > max {
+		return nil, wire.Errorf(wire.CodeUsage, "--timeout must be at most %s", max).With("field", "timeout").With("limit", resource.MaxTurnTimeMs)
+	}
 	if f.timeout < 0 || f.timeout > 0 && f.timeout < time.Millisecond {
-		return nil, wire.Errorf(wire.CodeUsage, "--timeout must be at least 1ms, or 0 for none")
+		return nil, wire.Errorf(wire.CodeUsage, "--timeout must be at least 1ms, or 0 for none").With("field", "timeout")
 	}
 	env, pass, err := a.runnerEnv(f, d)
 	if err != nil {
@@ -143,7 +178,11 @@ func (a *app) prepare(f *runFlags) (*prepared, error) {
 		p.request.Limits = &resource.Limits{TurnTimeMs: f.timeout.Milliseconds()}
 	}
 	version := launch.OwnVersion
-	if f.runner != "" {
+	if f.runner == "" {
+		if err := a.findProvider(d, env); err != nil {
+			return nil, err
+		}
+	} else {
 		p.spec.Path, p.spec.StandIn, version = a.abs(f.runner), true, launch.StandInVersion
 		p.spec.Env = launch.PlatformEnv(env, pass)
 	}
@@ -189,16 +228,35 @@ func chooseDriver(cfg *config.Config, f *runFlags) (config.Driver, string, error
 		d = config.Driver{Kind: name}
 	}
 	switch {
-	case d.Kind == "command" && len(f.argv) == 0:
+	case d.Kind == "command" && f.promptSet:
+		return d, "", wire.Errorf(wire.CodeUsage, "driver %s runs a command, it takes no --prompt", name)
+	case d.Kind == "command" && len(f.argv)+len(d.Command) == 0:
 		return d, "", wire.Errorf(wire.CodeUsage, "driver %s runs a command: give -- ARGV", name)
-	case d.Kind == "codex" && !f.promptSet:
-		return d, "", wire.Errorf(wire.CodeUsage, "driver %s needs --prompt", name)
+	case d.Kind == "codex" && f.prompt == "":
+		return d, "", wire.Errorf(wire.CodeUsage, "driver %s needs a --prompt that is not empty", name).With("field", "prompt")
 	case d.Kind != "command" && len(f.argv) > 0:
 		return d, "", wire.Errorf(wire.CodeUsage, "driver %s takes --prompt, not a command", name)
 	case d.Kind != "command" && f.pty:
 		return d, "", wire.Errorf(wire.CodeUsage, "--pty is for driver command")
 	}
 	return d, name, nil
+}
+
+// findProvider looks for the agent's program before anything is started. A
+// command's program is not looked for: that it does not exist is an outcome of
+// its run.
+func (a *app) findProvider(d config.Driver, env []string) error {
+	if d.Kind != "codex" {
+		return nil
+	}
+	program := "codex"
+	if len(d.Command) > 0 {
+		program = d.Command[0]
+	}
+	if lookPath(env, a.Dir, program) != "" {
+		return nil
+	}
+	return wire.Errorf(wire.CodeSpawnFailed, "there is no program %q: install Codex, or name its binary in drivers.codex.command of a file given with --config", program).With("field", "driver")
 }
 
 func checkWorkspace(dir string) error {
@@ -245,32 +303,45 @@ func (a *app) runnerEnv(f *runFlags, d config.Driver) (env, pass []string, err e
 	return env, pass, nil
 }
 
-// attached creates the run, keeps its runner running and follows it.
-func (a *app) attached(ctx context.Context, f *runFlags, p *prepared) error {
-	c, err := a.join(ctx, &f.at)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	run, err := c.CreateRun(ctx, p.request, "")
-	if err != nil {
-		return err
-	}
+// attached creates the run, keeps its runner running and follows it. The watch
+// is nil when there is no run.
+func (a *app) attached(ctx context.Context, f *runFlags, p *prepared) (*watch, error) {
 	data, err := a.dataDir(f.at.data)
 	if err != nil {
+		return nil, err
+	}
+	var c *client.Client
+	err = a.interruptible(ctx, func(ctx context.Context) error {
+		var err error
+		c, err = a.join(ctx, &f.at)
 		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	// Not interrupted half way: a Ctrl-C from here on cancels the run.
+	run, err := c.CreateRun(ctx, p.request, "")
+	if err != nil {
+		return nil, err
 	}
 	w := &watch{
 		app: a, client: c, run: run, spec: p.spec, json: f.json,
 		folder: filepath.Join(data, "runs", run.ID),
 	}
 	if f.at.url == "" {
-		w.rejoin = func(ctx context.Context) error {
-			_, err := a.background(ctx, data)
-			return err
-		}
+		w.rejoin = a.rejoin(data)
 	}
-	return w.follow(ctx)
+	return w, w.follow(ctx)
+}
+
+// rejoin starts the data folder's server again, or finds the one somebody else
+// has started.
+func (a *app) rejoin(data string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		_, err := a.background(ctx, data)
+		return err
+	}
 }
 
 // resultLine is the last line of --json.

@@ -15,10 +15,8 @@ import (
 )
 
 func (a *app) runsCommand() *cobra.Command {
-	runs := &cobra.Command{Use: "runs", Short: "Look at runs, and cancel them", Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return wire.Errorf(wire.CodeUsage, "which verb? %s list|show|events|cancel", cmd.CommandPath())
-		}}
+	runs := &cobra.Command{Use: "runs", Short: "Look at runs, and cancel them", Args: noCommand,
+		RunE: whichVerb("which verb?", "list|show|events|cancel")}
 	var at serverFlags
 	at.add(runs.PersistentFlags())
 	runs.AddCommand(a.runsList(&at), a.runsShow(&at), a.runsEvents(&at), a.runsCancel(&at))
@@ -58,9 +56,9 @@ func (a *app) runsList(at *serverFlags) *cobra.Command {
 			})
 		}}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	cmd.Flags().StringVar(&q.Status, "status", "", "only runs of this status")
-	cmd.Flags().IntVar(&q.Limit, "limit", 0, "at most this many (0: the server's default)")
-	cmd.Flags().StringVar(&q.Cursor, "cursor", "", "start behind this place, from an earlier list")
+	cmd.Flags().StringVar(&q.Status, "status", "", "only runs of this `STATUS`")
+	cmd.Flags().IntVar(&q.Limit, "limit", 0, "at most `N` (0: the server's default)")
+	cmd.Flags().StringVar(&q.Cursor, "cursor", "", "start behind `PLACE`, from an earlier list")
 	return cmd
 }
 
@@ -141,7 +139,7 @@ func (a *app) runsEvents(at *serverFlags) *cobra.Command {
 				return nil
 			})
 		}}
-	cmd.Flags().StringVar(&after, "after", "", "start behind this cursor, for example 1.17")
+	cmd.Flags().StringVar(&after, "after", "", "start behind this `CURSOR`, for example 1.17")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print NDJSON")
 	return cmd
 }
@@ -201,6 +199,17 @@ func when(t *time.Time) string {
 	return t.Format(time.RFC3339)
 }
 
-func stdoutFailed(err error) error {
-	return &wire.Error{Code: wire.CodeInternal, Message: "stdout cannot be written", Cause: err}
+// stdioError is a standard stream that cannot be written: its reader has gone.
+type stdioError struct {
+	name  string
+	cause error
 }
+
+func (e *stdioError) Error() string { return e.name + " cannot be written: " + e.cause.Error() }
+
+// Unwrap makes it the typed error of a closed stream.
+func (e *stdioError) Unwrap() error {
+	return &wire.Error{Code: wire.CodeInternal, Message: e.name + " cannot be written", Cause: e.cause}
+}
+
+func stdoutFailed(err error) error { return &stdioError{"stdout", err} }

@@ -49,21 +49,22 @@ func (a *app) serveCommand() *cobra.Command {
 			o.Descriptors = descriptors()
 			o.Log = slog.New(slog.NewJSONHandler(a.Stderr, nil))
 			o.OnReady = func(r datadir.Ready, l controlplane.Listening) { a.announce(r, l, asJSON) }
-			return a.untilSignal(cmd.Context(), func(ctx context.Context) error { return controlplane.Serve(ctx, o) })
+			return a.service(cmd.Context(), func(ctx context.Context) error { return controlplane.Serve(ctx, o) })
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&o.Data, "data", "", "data folder (default ${XDG_STATE_HOME:-~/.local/state}/bowline)")
-	fl.StringVar(&o.Listen, "listen", controlplane.DefaultListen, "address; port 0 picks a free port once and keeps it in the data folder")
-	fl.StringVar(&o.ReadyFile, "ready-file", "", "write a second ready file here")
-	fl.StringVar(&o.Launch, "launch", "", "who starts runners: local (this server) or none (default: local on loopback, else none)")
-	fl.StringVar(&o.TLSCert, "tls-cert", "", "certificate file (PEM)")
-	fl.StringVar(&o.TLSKey, "tls-key", "", "key file (PEM)")
+	fl.StringVar(&o.Data, "data", "", "data folder `DIR` (default ${XDG_STATE_HOME:-~/.local/state}/bowline)")
+	fl.StringVar(&o.Listen, "listen", controlplane.DefaultListen, "`ADDR`; port 0 picks a free port once and keeps it in the data folder")
+	fl.StringVar(&o.ReadyFile, "ready-file", "", "write a second ready file at `FILE`")
+	fl.StringVar(&o.Launch, "launch", "", "`WHO` starts runners: local (this server) or none (default: local on loopback, else none)")
+	fl.StringVar(&o.TLSCert, "tls-cert", "", "certificate `FILE` (PEM)")
+	fl.StringVar(&o.TLSKey, "tls-key", "", "key `FILE` (PEM)")
 	fl.BoolVar(&o.BehindProxy, "behind-proxy", false, "allow plain HTTP beyond loopback: a proxy in front ends TLS")
-	fl.StringArrayVar(&o.AllowEnv, "allow-env", nil, "name of a variable that runs may ask for; repeatable")
-	fl.DurationVar(&o.IdleExit, "idle-exit", 0, "end after this long without runs, runners and requests (0: never)")
-	fl.StringVar(&o.MetricsAddr, "metrics", "", "serve /metrics without a token on this loopback address")
+	fl.StringArrayVar(&o.AllowEnv, "allow-env", nil, "`NAME` of a variable that runs may ask for; repeatable")
+	fl.DurationVar(&o.IdleExit, "idle-exit", 0, "end after `DUR` without runs, runners and requests (0: never)")
+	fl.StringVar(&o.MetricsAddr, "metrics", "", "serve /metrics without a token on the loopback `ADDR`")
 	fl.BoolVar(&asJSON, "json", false, "print the ready record as one JSON line on stdout")
+	oneOf(cmd, "launch", controlplane.LaunchLocal, controlplane.LaunchNone)
 	return cmd
 }
 
@@ -84,21 +85,39 @@ func (a *app) announce(r datadir.Ready, l controlplane.Listening, asJSON bool) {
 	}
 }
 
-// untilSignal runs fn until it returns or SIGINT or SIGTERM asks it to end.
-func (a *app) untilSignal(ctx context.Context, fn func(context.Context) error) error {
+// untilSignal runs fn until it returns or SIGINT or SIGTERM asks it to end;
+// signalled tells that one did.
+func (a *app) untilSignal(ctx context.Context, fn func(context.Context) error) (signalled bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
 		select {
 		case <-a.Signals:
+			signalled = true
 			cancel()
 		case <-ctx.Done():
 		}
 	}()
-	err := fn(ctx)
+	err = fn(ctx)
 	cancel()
 	<-stopped
+	return signalled, err
+}
+
+// interruptible runs fn; Ctrl-C ends it and the command with
+// [wire.ExitSignal].
+func (a *app) interruptible(ctx context.Context, fn func(context.Context) error) error {
+	signalled, err := a.untilSignal(ctx, fn)
+	if signalled && err != nil {
+		return &exitError{wire.ExitSignal}
+	}
+	return err
+}
+
+// service runs fn until it fails; being asked to end is no failure.
+func (a *app) service(ctx context.Context, fn func(context.Context) error) error {
+	_, err := a.untilSignal(ctx, fn)
 	return err
 }
 
@@ -115,33 +134,33 @@ func (a *app) stopCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			was, err := a.stopServer(cmd.Context(), dir)
-			if err != nil {
-				return err
-			}
-			if !was {
-				a.warn("bowline: no server runs on %s", dir)
+			return a.interruptible(cmd.Context(), func(ctx context.Context) error {
+				was, err := a.stopServer(ctx, dir)
+				switch {
+				case err != nil:
+					return err
+				case was:
+					a.warn("bowline: stopped")
+				default:
+					a.warn("bowline: no server runs on %s", dir)
+				}
 				return nil
-			}
-			a.warn("bowline: stopped")
-			return nil
+			})
 		},
 	}
-	cmd.Flags().StringVar(&data, "data", "", "data folder (default ${XDG_STATE_HOME:-~/.local/state}/bowline)")
+	cmd.Flags().StringVar(&data, "data", "", "data folder `DIR` (default ${XDG_STATE_HOME:-~/.local/state}/bowline)")
 	return cmd
 }
 
 func (a *app) harnessCommand() *cobra.Command {
-	h := &cobra.Command{Use: "harness", Short: "Offer a part of Bowline to outside test suites", Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return wire.Errorf(wire.CodeUsage, "which harness? %s prp", cmd.CommandPath())
-		}}
+	h := &cobra.Command{Use: "harness", Short: "Offer a part of Bowline to outside test suites", Args: noCommand,
+		RunE: whichVerb("which harness?", "prp")}
 	h.AddCommand(&cobra.Command{
 		Use:   "prp",
 		Short: "One PRP authority behind JSON lines on stdin and stdout",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.untilSignal(cmd.Context(), func(ctx context.Context) error {
+			return a.service(cmd.Context(), func(ctx context.Context) error {
 				return harness.Run(ctx, a.Stdin, a.Stdout, harness.Options{Log: slog.New(slog.NewJSONHandler(a.Stderr, nil))})
 			})
 		},

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"bowline/controlplane/client"
@@ -22,6 +24,10 @@ const (
 	// --server may fail: with the client's delays that is about five minutes.
 	giveUpAfter = 64
 	callTimeout = 30 * time.Second
+	// partingTimeout bounds the last call of a command that leaves its run.
+	partingTimeout = 5 * time.Second
+	// retryEvery is the pause between calls while the server is away.
+	retryEvery = 250 * time.Millisecond
 )
 
 // watch follows one attached run: it keeps the runner running, shows the
@@ -29,19 +35,25 @@ const (
 type watch struct {
 	app    *app
 	client *client.Client
-	run    *resource.Run
+	run    *resource.Run // as created
+	last   *resource.Run // as last read; belongs to the goroutine of follow
 	spec   launch.Spec
 	folder string // state and log of the runner
 	json   bool
+	// silent shows nothing of the run: the demo tells its own story.
+	silent bool
+	// told says that the result line of --json was printed.
+	told bool
 	// rejoin starts the data folder's server again; nil with --server.
 	rejoin func(context.Context) error
-	// note is told what happens to the runner; nil outside the demo.
+	// note is told what happens to the runner.
 	note func(launch.Note)
 	// seen is told every event; nil outside the demo.
 	seen func(*resource.Line)
 
-	endOnce sync.Once
-	ended   chan struct{}
+	rejoinMu    sync.Mutex // one start of the server at a time
+	interrupted atomic.Bool
+	ended       chan struct{}
 }
 
 // errLeft says that the user left with a second Ctrl-C.
@@ -50,16 +62,17 @@ var errLeft = errors.New("left")
 // follow returns nil when the run completed; the exit code of every other end
 // is in the error.
 func (w *watch) follow(ctx context.Context) error {
-	w.ended = make(chan struct{})
+	w.ended, w.last = make(chan struct{}), w.run
+	if w.note == nil {
+		w.note = w.tell
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-
 	var wg sync.WaitGroup
-	defer wg.Wait()
-	interrupted := make(chan struct{})
-	stopSignals := make(chan struct{})
-	wg.Go(func() { w.signals(ctx, cancel, interrupted, stopSignals) })
-
+	defer func() {
+		cancel(nil)
+		wg.Wait()
+	}()
+	wg.Go(func() { w.signals(ctx, cancel) })
 	supervised := make(chan error, 1)
 	wg.Go(func() { supervised <- w.supervise(ctx, cancel) })
 
@@ -67,25 +80,59 @@ func (w *watch) follow(ctx context.Context) error {
 	if err == nil {
 		err = <-supervised // the runner has to be gone before we are
 	}
-	close(stopSignals)
-	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(cause, context.Canceled) {
+	var broken *stdioError
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, errLeft):
+		return w.finish(ctx)
+	case errors.As(err, &broken):
+		return w.unheard(ctx, broken)
+	case err != nil && cause != nil && !errors.Is(cause, context.Canceled):
 		err = cause
 	}
-	cancel(nil)
-	if err != nil && !errors.Is(err, errLeft) {
+	if err != nil {
+		w.app.warn("bowline: run %s goes on without this command; its runner's log is %s", w.run.ID, w.runnerLog())
 		return err
 	}
-	return w.finish(context.WithoutCancel(ctx), err, isClosed(interrupted))
+	return w.finish(ctx)
 }
 
-// finish prints the end.
-func (w *watch) finish(ctx context.Context, left error, interrupted bool) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	run, err := w.client.GetRun(ctx, w.run.ID)
-	if err != nil {
+// unheard ends a run whose output nobody reads any more, as a shell's pipe ends
+// its writers: it is cancelled, and its end is not waited for.
+func (w *watch) unheard(ctx context.Context, broken *stdioError) error {
+	ctx, done := context.WithTimeout(ctx, partingTimeout)
+	defer done()
+	run, err := w.client.CancelRun(ctx, w.run.ID)
+	switch {
+	case err != nil:
+		w.app.warn("bowline: %s was closed; run %s goes on: it cannot be cancelled: %s", broken.name, w.run.ID, printable(err.Error()))
+	case run.Status == "completed":
+		return broken // all of it but the end was heard
+	default:
+		w.app.warn("bowline: %s was closed; run %s is cancelled", broken.name, w.run.ID)
+	}
+	return &exitError{wire.ExitFailed}
+}
+
+// finish prints the end, or the state of a run that was left.
+func (w *watch) finish(ctx context.Context) error {
+	err := w.retry(ctx, func(ctx context.Context) error {
+		run, err := w.client.GetRun(ctx, w.run.ID)
+		if err == nil {
+			w.last = run
+		}
+		return err
+	})
+	left := errors.Is(context.Cause(ctx), errLeft)
+	if left {
+		pctx, done := context.WithTimeout(context.WithoutCancel(ctx), partingTimeout)
+		defer done()
+		if run, perr := w.client.GetRun(pctx, w.run.ID); perr == nil {
+			w.last = run
+		}
+	} else if err != nil {
 		return err
 	}
+	run := w.last
 	if w.json {
 		line, err := resultLine(run)
 		if err != nil {
@@ -94,8 +141,9 @@ func (w *watch) finish(ctx context.Context, left error, interrupted bool) error 
 		if err := w.app.printJSON(line); err != nil {
 			return err
 		}
+		w.told = true
 	}
-	if left != nil {
+	if left && !run.Ended() {
 		w.app.warn("bowline: run %s goes on; follow it with: bowline runs events %s", run.ID, run.ID)
 		return &exitError{wire.ExitSignal}
 	}
@@ -103,7 +151,10 @@ func (w *watch) finish(ctx context.Context, left error, interrupted bool) error 
 	if say != "" {
 		w.app.warn("bowline: %s", printable(say))
 	}
-	if interrupted && code != wire.ExitIntegrity {
+	if runnerFailed(run) {
+		w.app.warn("bowline: the runner's log is %s", w.runnerLog())
+	}
+	if (left || w.interrupted.Load()) && code != wire.ExitIntegrity {
 		code = wire.ExitSignal
 	}
 	if code == wire.ExitOK {
@@ -112,14 +163,34 @@ func (w *watch) finish(ctx context.Context, left error, interrupted bool) error 
 	return &exitError{code}
 }
 
+func (w *watch) runnerLog() string { return filepath.Join(w.folder, "runnerd.log") }
+
+// runnerFailed tells whether the runner's log has the reason of the end.
+func runnerFailed(run *resource.Run) bool {
+	switch run.Reason {
+	case resource.LostGaveUp, resource.LostLaunchFailed, "runner_lost", "prepare_failed", "open_failed", "integrity_fault":
+		return true
+	}
+	return run.Status == "orphaned"
+}
+
+// tell says what happens to the runner.
+func (w *watch) tell(n launch.Note) {
+	switch n.Kind {
+	case launch.NoteRestarting:
+		w.app.warn("bowline: the runner is gone; starting it again (its log is %s)", w.runnerLog())
+	case launch.NoteStopped:
+		w.app.warn("bowline: the runner did not leave by itself; it was stopped")
+	}
+}
+
 // show prints the events until the run has ended.
 func (w *watch) show(ctx context.Context) error {
-	r := &renderer{stdout: w.app.Stdout, stderr: w.app.Stderr}
-	if terminal(w.app.Stderr) && !w.json {
-		_, plain := w.app.getenv["NO_COLOR"]
-		r.status = &statusLine{w: w.app.Stderr, color: !plain}
+	r := &renderer{stdout: w.app.Stdout, stderr: w.app.Stderr, talk: w.app.talk, tame: terminal(w.app.Stdout)}
+	if terminal(w.app.Stderr) && !w.json && !w.silent {
+		w.app.talk.start(w.app.getenv["NO_COLOR"] == "")
+		defer w.app.talk.hush()
 	}
-	defer r.status.clear()
 	for line, err := range w.client.EventsRetry(ctx, w.run.ID, "", w.lostServer(ctx)) {
 		if err != nil {
 			return err
@@ -128,30 +199,54 @@ func (w *watch) show(ctx context.Context) error {
 			w.seen(line)
 		}
 		switch {
+		case w.silent:
 		case w.json:
 			err = w.app.printJSON(line)
-		case line.Event != nil:
+		case line.Event != nil && !line.Event.Late:
 			err = r.event(line.Event.Type, line.Event.Payload)
 		case line.Type == resource.LineGap:
 			w.app.warn("bowline: events %s to %s are not kept any more", line.From, line.To)
 		}
 		if err != nil {
-			return stdoutFailed(err)
-		}
-		if line.Event != nil && line.Event.Type == resource.EventRunEnded {
-			break
+			return err
 		}
 	}
-	w.endOnce.Do(func() { close(w.ended) })
+	close(w.ended)
 	return nil
+}
+
+// retry calls fn until it succeeds, is refused, or ctx ends, starting the data
+// folder's server again when it is gone.
+func (w *watch) retry(ctx context.Context, fn func(context.Context) error) error {
+	lost := w.lostServer(ctx)
+	for attempt := 1; ; attempt++ {
+		cctx, done := context.WithTimeout(ctx, callTimeout)
+		err := fn(cctx)
+		done()
+		if err == nil || ctx.Err() != nil || wire.CodeOf(err) != wire.CodeUnavailable {
+			return err
+		}
+		if err := lost(attempt, err); err != nil {
+			return err
+		}
+		t := time.NewTimer(retryEvery)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return err
+		}
+	}
 }
 
 // lostServer is called while the server cannot be reached. The data folder's
 // own server is started again; nothing is lost meanwhile, the runner keeps its
 // log.
 func (w *watch) lostServer(ctx context.Context) func(int, error) error {
-	return func(attempt int, err error) error {
+	return func(attempt int, _ error) error {
 		if w.rejoin != nil && attempt >= rejoinAfter {
+			w.rejoinMu.Lock()
+			defer w.rejoinMu.Unlock()
 			return w.rejoin(ctx)
 		}
 		if attempt >= giveUpAfter {
@@ -168,13 +263,15 @@ func (w *watch) supervise(ctx context.Context, cancel context.CancelCauseFunc) e
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	lctx, done := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
-	defer done()
-	if _, lerr := w.client.RunnerLost(lctx, w.run.ID, resource.LostLaunchFailed, "the launcher failed"); lerr != nil {
+	w.app.warn("bowline: the runner cannot be kept running: %s", printable(err.Error()))
+	lerr := w.retry(ctx, func(ctx context.Context) error {
+		_, lerr := w.client.RunnerLost(ctx, w.run.ID, resource.LostLaunchFailed, "the launcher failed")
+		return lerr
+	})
+	if lerr != nil {
 		cancel(errors.Join(err, lerr))
 		return err
 	}
-	w.app.warn("bowline: the runner cannot be kept running: %s", printable(err.Error()))
 	return nil
 }
 
@@ -188,20 +285,19 @@ func (w *watch) startRunner(ctx context.Context) error {
 	spec := w.spec
 	spec.Identity = w.run.Runner.Identity
 	spec.ConnectURL = w.client.ConnectURL(w.run.Runner.ConnectPath)
-	spec.StateDir = w.folder + "/runner"
+	spec.StateDir, spec.LogFile = filepath.Join(w.folder, "runner"), w.runnerLog()
 	spec.Version, spec.Digest = w.run.Runner.Version, w.run.Runner.Digest
 	s := &launch.Supervisor{Spec: spec, Owner: &owner{w.client, w.run.ID}, Ended: w.ended, Note: w.note}
 	return s.Run(ctx)
 }
 
-// signals hands Ctrl-C on: the first cancels the run, the second leaves it.
-func (w *watch) signals(ctx context.Context, cancel context.CancelCauseFunc, interrupted, stop chan struct{}) {
+// signals hands Ctrl-C and SIGTERM on: the first cancels the run, the second
+// leaves it.
+func (w *watch) signals(ctx context.Context, cancel context.CancelCauseFunc) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for n := 0; ; n++ {
 		select {
-		case <-stop:
-			return
 		case <-ctx.Done():
 			return
 		case <-w.app.Signals:
@@ -210,12 +306,15 @@ func (w *watch) signals(ctx context.Context, cancel context.CancelCauseFunc, int
 			cancel(errLeft)
 			return
 		}
-		close(interrupted)
+		w.interrupted.Store(true)
 		w.app.warn("bowline: cancelling; press Ctrl-C again to leave the run alone")
+		id := w.run.ID
 		wg.Go(func() {
-			cctx, done := context.WithTimeout(ctx, callTimeout)
-			defer done()
-			if _, err := w.client.CancelRun(cctx, w.run.ID); err != nil && ctx.Err() == nil {
+			err := w.retry(ctx, func(ctx context.Context) error {
+				_, err := w.client.CancelRun(ctx, id)
+				return err
+			})
+			if err != nil && ctx.Err() == nil {
 				w.app.warn("bowline: the run cannot be cancelled: %s", printable(err.Error()))
 			}
 		})
@@ -260,13 +359,4 @@ func (o *owner) State(ctx context.Context) (launch.State, error) {
 func (o *owner) Lost(ctx context.Context, reason, detail string) error {
 	_, err := o.client.RunnerLost(ctx, o.runID, reason, detail)
 	return err
-}
-
-func isClosed(ch <-chan struct{}) bool {
-	select {
-	case <-ch:
-		return true
-	default:
-		return false
-	}
 }

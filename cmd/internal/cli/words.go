@@ -4,14 +4,11 @@ import (
 	"errors"
 	"io/fs"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
-
-	"bowline/wire"
 )
-
-// asTyped finds the typed error in err.
-func asTyped(err error, target **wire.Error) bool { return err != nil && errors.As(err, target) }
 
 // errnoText is an error without the path it repeats.
 func errnoText(err error) error {
@@ -28,4 +25,34 @@ func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys
 func setEnv(env []string, name, value string) []string {
 	env = slices.DeleteFunc(env, func(kv string) bool { return strings.HasPrefix(kv, name+"=") })
 	return append(env, name+"="+value)
+}
+
+// lookPath finds a program as a child with that environment would; a relative
+// path counts from dir. "" = there is none that can be executed.
+func lookPath(env []string, dir, name string) string {
+	executable := func(path string) bool {
+		st, err := os.Stat(path)
+		return err == nil && st.Mode().IsRegular() && st.Mode().Perm()&0o111 != 0
+	}
+	if strings.ContainsRune(name, '/') {
+		if !filepath.IsAbs(name) {
+			name = filepath.Join(dir, name)
+		}
+		if executable(name) {
+			return name
+		}
+		return ""
+	}
+	list := ""
+	for _, kv := range env {
+		if value, ok := strings.CutPrefix(kv, "PATH="); ok {
+			list = value // the last one counts
+		}
+	}
+	for _, folder := range filepath.SplitList(list) {
+		if path := filepath.Join(folder, name); filepath.IsAbs(path) && executable(path) {
+			return path
+		}
+	}
+	return ""
 }

@@ -98,6 +98,8 @@ func TestDamageStaysWithItsSession(t *testing.T) {
 		"tail length": `UPDATE session_heads SET log_seq = log_seq + 1 WHERE session = 1`,
 		"chunk gone":  `DELETE FROM event_chunks WHERE session = 1`,
 		"chunk":       `UPDATE event_chunks SET nums = x'0102' WHERE session = 1`,
+		"body":        `UPDATE events SET body = x'7b' WHERE session = 1 AND seq = 5`,
+		"digest":      `UPDATE events SET digest = zeroblob(32) WHERE session = 1 AND seq = 5`,
 		"event gone":  `DELETE FROM events WHERE session = 1 AND seq = 5`,
 		"event moved": `UPDATE events SET seq = 6 WHERE session = 1 AND seq = 5`,
 		"other's":     `UPDATE events SET session = 2 WHERE session = 1 AND seq = 5`,

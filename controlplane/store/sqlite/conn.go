@@ -53,9 +53,8 @@ func newConn(ctx context.Context, dc driver.Conn) (*conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("store: synchronous: %w", err)
 	}
-	const full = int64(2)
-	if mode != "wal" || sync != full {
-		return nil, fmt.Errorf("store: journal_mode is %v and synchronous %v, need wal and %d: does the file system have shared memory maps?", mode, sync, full)
+	if mode != "wal" || sync != synchronousLevel {
+		return nil, fmt.Errorf("store: journal_mode is %v and synchronous %v, need wal and %d: does the file system have shared memory maps?", mode, sync, synchronousLevel)
 	}
 	for id, text := range statements {
 		st, err := prep.PrepareContext(c.ctx, text)

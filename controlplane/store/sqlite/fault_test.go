@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"crypto/sha256"
 	"database/sql"
 	"database/sql/driver"
 	"errors"
@@ -108,7 +109,13 @@ func openFaulty(t *testing.T, path string, opts Options) (*Store, *faulty) {
 func row(id string) *store.SessionRow { return &store.SessionRow{ID: id, Generation: 1, Epoch: 1} }
 
 func entry(seq int64) store.EventRow {
-	return store.EventRow{Seq: seq, Origin: store.OriginRunner, Type: "t", At: time.UnixMilli(1), SourceSeq: seq, DeliveryCount: 1}
+	return holding(store.EventRow{Seq: seq, Origin: store.OriginRunner, Type: "t", At: time.UnixMilli(1), SourceSeq: seq, DeliveryCount: 1}, nil)
+}
+
+// holding is an event with a body and the digest that goes with it.
+func holding(e store.EventRow, body []byte) store.EventRow {
+	e.Body, e.Digest = body, sha256.Sum256(body)
+	return e
 }
 
 func mustCommit(t *testing.T, s *Store, tx *store.Tx) {
@@ -450,8 +457,7 @@ func TestDiskFull(t *testing.T) {
 	for range 200 {
 		next := *r
 		next.HeadSeq++
-		e := entry(next.HeadSeq)
-		e.Body = make([]byte, 16<<10)
+		e := holding(entry(next.HeadSeq), make([]byte, 16<<10))
 		err := s.Commit(t.Context(), &store.Tx{Session: &next, Events: []store.EventRow{e}})
 		if err != nil {
 			wantCode(t, err, wire.CodeDiskFull)
@@ -597,8 +603,7 @@ func TestCheckpoint(t *testing.T) {
 	const bodies, each = 40, 1 << 20
 	for range bodies {
 		r.HeadSeq++
-		e := entry(r.HeadSeq)
-		e.Body = make([]byte, each)
+		e := holding(entry(r.HeadSeq), make([]byte, each))
 		mustCommit(t, s, &store.Tx{Session: r, Events: []store.EventRow{e}})
 	}
 	if n := len(checkpoints); n < 2 {

@@ -33,6 +33,13 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	if path := os.Getenv(injectEnv); path != "" {
+		if err := injectChild(path); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	os.Exit(m.Run())
 }
 
@@ -75,8 +82,7 @@ func killWriter(ctx context.Context, s *Store, id string, out chan<- string) err
 		var es []store.EventRow
 		for range 1 + r.HeadSeq%3 {
 			r.HeadSeq++
-			e := entry(r.HeadSeq)
-			e.Body = fmt.Appendf(make([]byte, 0, 4000), "%s/%d", id, r.HeadSeq)
+			e := holding(entry(r.HeadSeq), fmt.Appendf(make([]byte, 0, 4000), "%s/%d", id, r.HeadSeq))
 			es = append(es, e)
 		}
 		r.AckedSourceSeq = r.HeadSeq

@@ -187,7 +187,7 @@ func dsn(path, mode string, pragmas ...string) string {
 
 // migrate brings the schema up to date.
 func migrate(ctx context.Context, path string) (err error) {
-	connector, err := sqlite3.NewConnector(dsn(path, "rw", "journal_mode(WAL)", "synchronous(FULL)"))
+	connector, err := sqlite3.NewConnector(dsn(path, "rw", "journal_mode(WAL)", synchronousPragma))
 	if err != nil {
 		return fmt.Errorf("store: open: %w", err)
 	}
@@ -218,7 +218,7 @@ func migrate(ctx context.Context, path string) (err error) {
 
 func dialWriter(ctx context.Context, path string) (*conn, error) {
 	connector, err := sqlite3.NewConnector(dsn(path, "rw",
-		"journal_mode(WAL)", "synchronous(FULL)", "wal_autocheckpoint(0)", "temp_store(MEMORY)",
+		"journal_mode(WAL)", synchronousPragma, "wal_autocheckpoint(0)", "temp_store(MEMORY)",
 		fmt.Sprintf("cache_size(-%d)", writerCacheKiB)))
 	if err != nil {
 		return nil, fmt.Errorf("store: open: %w", err)

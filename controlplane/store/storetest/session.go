@@ -86,7 +86,7 @@ func testSessionWindow(t *testing.T, open Open) {
 		runner = append(runner, grow(t, s, r, 1, numbered)...)
 		grow(t, s, other, 1, numbered)
 		r.HeadSeq++
-		own := store.EventRow{Seq: r.HeadSeq, Origin: store.OriginControlPlane, Type: "run.assigned", At: start(), Body: []byte(`{}`)}
+		own := store.EventRow{Seq: r.HeadSeq, Origin: store.OriginControlPlane, Type: "run.assigned", At: start(), Body: []byte(`{}`), Digest: sha256.Sum256([]byte(`{}`))}
 		commit(t, s, &store.Tx{Session: r, Events: []store.EventRow{own}})
 	}
 	for _, window := range []int{1, 7, 29, 30, 31, 1000} {

@@ -1,0 +1,5 @@
+//go:build bowline_plant_sync
+
+package seglog
+
+const plantNoSync = true
