@@ -411,17 +411,25 @@ func portOf(l net.Listener) int {
 }
 
 // clientAddress reads the last hop a proxy wrote; without a proxy the socket's
-// address counts.
+// address counts. A proxy may add a header line of its own behind one that the
+// peer made up, so the last line counts, and in it the last entry. A port is
+// dropped: it is another one for every connection.
 func clientAddress(opt *Options) func(*http.Request) string {
 	if !opt.BehindProxy {
 		return nil
 	}
 	return func(r *http.Request) string {
-		hops := strings.Split(r.Header.Get("X-Forwarded-For"), ",")
-		if last := strings.TrimSpace(hops[len(hops)-1]); last != "" {
-			return last
+		last := r.RemoteAddr
+		if lines := r.Header.Values("X-Forwarded-For"); len(lines) > 0 {
+			hops := strings.Split(lines[len(lines)-1], ",")
+			if hop := strings.TrimSpace(hops[len(hops)-1]); hop != "" {
+				last = hop
+			}
 		}
-		return r.RemoteAddr
+		if host, _, err := net.SplitHostPort(last); err == nil {
+			return host
+		}
+		return last
 	}
 }
 

@@ -20,7 +20,7 @@ import (
 // once and in order, with one effect per command.
 func TestKilledAtRandomPoints(t *testing.T) {
 	t.Parallel()
-	const events, kills = 1500, 8
+	const events, kills = 1000, 6
 	seed := uint64(time.Now().UnixNano()) //nolint:gosec // G115: bits
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 7)) //nolint:gosec // G404: not a secret

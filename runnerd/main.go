@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -34,7 +35,7 @@ func Main(ctx context.Context, args, env []string, stdio Stdio) int {
 	chosen := own != nil || mentions(args, "ticket-fd", "ticket-file")
 	prpUse := !chosen
 	if err == nil {
-		err = supervise.ClearDumpable()
+		err = errors.Join(supervise.CloseOnExec(), supervise.ClearDumpable())
 	}
 	if prpUse && foreign == nil && !mentions(args, "connect-url", "listen-address", "listen-port", "listen-path") {
 		// Neither a ticket nor a mode: somebody at a terminal.
@@ -142,7 +143,7 @@ func (p *program) exit(err error) int {
 	if err == nil {
 		return wire.ExitOK
 	}
-	text := p.redactor.String(err.Error())
+	text := p.redactor.String(onceEach(err.Error()))
 	if p.prpUse {
 		line := "paperclip-runnerd: " + text + "\n"
 		if _, werr := io.WriteString(p.stdio.Err, line); werr != nil {
@@ -154,6 +155,20 @@ func (p *program) exit(err error) int {
 	code := exitCode(err)
 	slog.New(slog.NewJSONHandler(p.stdio.Err, nil)).Error("runner ends", "code", codeOf(err), "exit", code, "err", text)
 	return code
+}
+
+// onceEach drops repeated lines: several parts of a runner end with the same
+// error.
+func onceEach(text string) string {
+	seen := make(map[string]bool)
+	var lines []string
+	for line := range strings.SplitSeq(text, "\n") {
+		if !seen[line] {
+			seen[line] = true
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "; ")
 }
 
 // diagnosticsLimit bounds the file of --diagnostics-directory, in bytes (prp.md

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"bowline/wire/prp"
 )
 
@@ -22,7 +24,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv("RUNNERD_TEST_CHILD") == "1" {
 		os.Exit(Main(context.Background(), os.Args[1:], os.Environ(), Stdio{Out: os.Stdout, Err: os.Stderr}))
 	}
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }
 
 // runner is a real runnerd process.

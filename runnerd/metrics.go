@@ -6,14 +6,17 @@ import (
 	"net"
 	"net/http"
 	"runtime"
+	"runtime/debug"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sys/unix"
 
 	"bowline/runnerd/journal"
 	"bowline/runnerd/link"
+	"bowline/runnerd/supervise"
 	"bowline/wire"
 )
 
@@ -33,6 +36,9 @@ type metrics struct {
 	replays    *prometheus.CounterVec
 	up         *prometheus.GaugeVec
 	fsync      prometheus.Histogram
+	reaped     *prometheus.CounterVec
+	channel    prometheus.Gauge
+	lines      *lineMetrics
 	leaseEnds  atomic.Int64 // Unix ms, 0: none
 }
 
@@ -61,13 +67,25 @@ func newMetrics() *metrics {
 		replays:    counter("runnerd_replays_total", "Repeated deliveries that were answered from the journal.", "kind"),
 		fsync:      histogram("runnerd_fsync_duration_seconds", "Syncs of the session log."),
 		up:         prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "runnerd_provider_up", Help: "1 while a provider session is open."}, []string{"provider"}),
+		reaped:     counter("runnerd_reaped_total", "Processes that were waited for: leaders of trees, and orphans of theirs.", "how"),
+		channel: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "runnerd_channel_info", Help: "1 while a connection is authenticated; the labels describe its protection.",
+			ConstLabels: prometheus.Labels{"profile": "prp", "suite": "HMAC-SHA-256+AES-256-GCM", "fs": "false"},
+		}),
+		lines: newLineMetrics(reg),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "runnerd_command_duration_seconds", Help: "Execution of commands.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 16),
 		}, []string{"kind"}),
 	}
-	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "runnerd_build_info", Help: "Always 1."}, []string{"version", "go_version"})
-	build.WithLabelValues(buildVersion(), runtime.Version()).Set(1)
-	reg.MustRegister(m.connected, m.decrypt, m.up, m.duration, build)
+	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "runnerd_build_info", Help: "Always 1; the labels describe the build."}, []string{"version", "revision", "go_version"})
+	build.WithLabelValues(buildVersion(), buildRevision(), runtime.Version()).Set(1)
+	reg.MustRegister(m.connected, m.decrypt, m.up, m.duration, m.channel, build)
+	// A counter that shows up with its first increment has no increase to alert
+	// on: where the labels are known they begin at 0.
+	m.replays.WithLabelValues("command")
+	m.reconnects.WithLabelValues(string(wire.CodeUnavailable))
+	m.reaped.WithLabelValues(supervise.ReapedLeader)
+	m.reaped.WithLabelValues(supervise.ReapedOrphan)
 	return m
 }
 
@@ -77,6 +95,8 @@ func (m *metrics) command(kind, outcome string, d time.Duration) {
 	m.commands.WithLabelValues(kind, outcome).Inc()
 	m.duration.WithLabelValues(kind).Observe(d.Seconds())
 }
+
+func (m *metrics) reap(how string) { m.reaped.WithLabelValues(how).Inc() }
 
 func (m *metrics) replay() { m.replays.WithLabelValues("command").Inc() }
 
@@ -101,7 +121,10 @@ func (m *metrics) hooks() link.Hooks {
 			m.handshakes.WithLabelValues(result, code).Inc()
 			m.shake.Observe(took.Seconds())
 		},
-		Connected: func(up bool) { m.connected.Set(number(up)) },
+		Connected: func(up bool) {
+			m.connected.Set(number(up))
+			m.channel.Set(number(up))
+		},
 		Frame: func(sent bool, kind string, plain, size int) {
 			direction := "received"
 			if sent {
@@ -117,8 +140,8 @@ func (m *metrics) hooks() link.Hooks {
 	}
 }
 
-// watch registers what is read when somebody asks.
-func (m *metrics) watch(jr *journal.Journal) {
+// watch registers what is read when somebody asks. dir is the state directory.
+func (m *metrics) watch(jr *journal.Journal, dir string) {
 	gauge := func(name, help string, read func() float64) {
 		m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read))
 	}
@@ -135,6 +158,7 @@ func (m *metrics) watch(jr *journal.Journal) {
 		}
 		return max(0, time.Since(time.UnixMilli(at)).Seconds())
 	})
+	gauge("runnerd_disk_free_bytes", "Room for the session log that an ordinary user may take; -1: not known.", func() float64 { return freeBytes(dir) })
 	gauge("runnerd_children", "Process trees that are recorded.", func() float64 { return float64(len(jr.Processes())) })
 	m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "runnerd_lease_remaining_seconds", Help: "Remaining life of the connection lease.", ConstLabels: prometheus.Labels{"clock": "wall"},
@@ -147,14 +171,35 @@ func (m *metrics) watch(jr *journal.Journal) {
 	}))
 }
 
+func freeBytes(dir string) float64 {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return -1
+	}
+	return float64(st.Bavail) * float64(st.Bsize)
+}
+
+func buildRevision() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			return s.Value
+		}
+	}
+	return ""
+}
+
 // serve answers /metrics on addr, which must be a loopback address.
-func (m *metrics) serve(addr string, jr *journal.Journal) (stop func() error, err error) {
+func (m *metrics) serve(addr string, jr *journal.Journal, dir string) (stop func() error, err error) {
 	host, _, err := net.SplitHostPort(addr)
 	ip := net.ParseIP(host)
 	if err != nil || ip == nil || !ip.IsLoopback() {
 		return nil, wire.Errorf(wire.CodeListenRefused, "flag --metrics: not ADDRESS:PORT with a loopback address")
 	}
-	m.watch(jr)
+	m.watch(jr, dir)
 	var lc net.ListenConfig
 	ln, err := lc.Listen(context.Background(), "tcp", addr)
 	if err != nil {

@@ -26,6 +26,10 @@ import (
 	"bowline/wire/carrier"
 )
 
+// ownMessageTimeout is how long a message of the handshake may take in our own
+// use (ours): a busy machine must not cost a ticket.
+const ownMessageTimeout = 10 * time.Second
+
 // Times of an ending runner (ours).
 const (
 	stopWait  = 2 * time.Second  // for the command in execution
@@ -104,7 +108,7 @@ func (p *program) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	sup, err := supervise.New(supervise.Options{OnSpawn: jr.Spawned, OnGone: jr.Gone, OuterTree: lookup(p.env, supervise.TreeVariable)})
+	sup, err := supervise.New(supervise.Options{OnSpawn: jr.Spawned, OnGone: jr.Gone, OnReap: m.reap, OwnsChildren: true, OuterTree: lookup(p.env, supervise.TreeVariable)})
 	if err != nil {
 		return err
 	}
@@ -114,7 +118,7 @@ func (p *program) run(ctx context.Context) (err error) {
 		err = errors.Join(err, sup.Close(ctx))
 	}()
 	ex := executor.New(executor.Options{
-		Journal: jr, Kinds: kinds(), Spawner: sup, Environ: p.env, PassEnv: p.passEnv, Workspace: p.workspace,
+		Journal: jr, Kinds: kinds(), Spawner: m.lines.watching(sup), Environ: p.env, PassEnv: p.passEnv, Workspace: p.workspace,
 		Permission: p.permission, Redial: !p.prpUse, Log: log, OnCommand: m.command, OnReplay: m.replay, OnProvider: m.provider,
 	})
 	now := time.Now()
@@ -122,15 +126,20 @@ func (p *program) run(ctx context.Context) (err error) {
 	if p.maxRuntime > 0 {
 		deadline = now.Add(p.maxRuntime)
 	}
+	messageTimeout := ownMessageTimeout
+	if p.prpUse {
+		messageTimeout = 0 // the profile's
+	}
 	l := link.New(link.Options{
-		Target: pinned, TLS: tlsConfig, Ticket: p.ticket, Identity: p.identity, Version: p.version, Digest: p.digest,
+		MessageTimeout: messageTimeout,
+		Target:         pinned, TLS: tlsConfig, Ticket: p.ticket, Identity: p.identity, Version: p.version, Digest: p.digest,
 		MaxFrame: p.maxFrame, Delay: p.delay, FullJitter: !p.prpUse, Grace: p.grace, Deadline: deadline,
 		Core: ex, Log: log, Hooks: m.hooks(),
 	})
 	p.ticket = ""
 	ex.SetLink(l)
 	if p.metrics != "" {
-		closeMetrics, err := m.serve(p.metrics, jr)
+		closeMetrics, err := m.serve(p.metrics, jr, p.stateDir)
 		if err != nil {
 			return err
 		}

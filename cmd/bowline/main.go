@@ -13,6 +13,7 @@ import (
 
 	"bowline/cmd/internal/cli"
 	"bowline/runnerd"
+	"bowline/runnerd/supervise"
 	"bowline/wire"
 )
 
@@ -27,6 +28,10 @@ func run() int {
 	dir, err := os.Getwd()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bowline: the current folder is gone:", err)
+		return wire.ExitFailed
+	}
+	if err := supervise.CloseOnExec(); err != nil {
+		fmt.Fprintln(os.Stderr, "bowline:", err)
 		return wire.ExitFailed
 	}
 	signals := make(chan os.Signal, 2)

@@ -119,3 +119,47 @@ func TestCodexInterrupt(t *testing.T) {
 	pid := readPID(t, filepath.Join(dir, "pid"))
 	waitFor(t, "the agent's command to be gone", func() bool { return !living(pid) })
 }
+
+// TestCodexTimeout: a turn that uses up its time fails with that reason.
+func TestCodexTimeout(t *testing.T) {
+	t.Parallel()
+	bin, env, dir, data, config := codexSetup(t)
+	r := runProgram(t, env, dir, bin, "run", "--json", "--data", data, "--config", config, "--timeout", "1s", "--prompt", "MODEL: hang")
+	last := lastLine(t, r.stdout)
+	run, _ := last["run"].(map[string]any)
+	res, _ := last["result"].(map[string]any)
+	if r.code != 1 || run["status"] != "failed" || run["reason"] != "timeout" || res["outcome"] != "timeout" {
+		t.Errorf("exit code %d, run %v, stderr %q", r.code, run, r.stderr)
+	}
+}
+
+// TestCodexOutput: a person sees each message once, ended by a newline, and
+// nothing of what the agent's own commands print.
+func TestCodexOutput(t *testing.T) {
+	t.Parallel()
+	bin, env, dir, data, config := codexSetup(t)
+	r := runProgram(t, env, dir, bin, "run", "--data", data, "--config", config, "--permission", "allow",
+		"--prompt", "MODEL: think about it\nMODEL: shell printf 'inner-%s' output\nMODEL: patch made.txt a line of a diff\nMODEL: text first words of the answer")
+	if r.code != 0 || !strings.HasSuffix(r.stdout, "\n") || strings.Count(r.stdout, "first words of the answer\n") != 1 {
+		t.Errorf("exit code %d, stdout %q, stderr %q", r.code, r.stdout, r.stderr)
+	}
+	for _, inner := range []string{"inner-output", "about it", "a line of a diff"} {
+		if strings.Contains(r.stdout, inner) {
+			t.Errorf("stdout shows %q: %q", inner, r.stdout)
+		}
+	}
+}
+
+// TestCodexMissing: a machine without Codex says so before anything is started.
+func TestCodexMissing(t *testing.T) {
+	t.Parallel()
+	bin, dir, data := program(t, "bowline"), t.TempDir(), filepath.Join(t.TempDir(), "data")
+	env := []string{"PATH=" + dir, "HOME=" + dir}
+	r := runProgram(t, env, dir, bin, "run", "--data", data, "--prompt", "x")
+	if r.code != 1 || !strings.Contains(r.stderr, "spawn_failed") || !strings.Contains(r.stderr, "--config") {
+		t.Errorf("exit code %d, stderr %q", r.code, r.stderr)
+	}
+	if _, err := os.Stat(data); err == nil {
+		t.Error("a data folder was made")
+	}
+}

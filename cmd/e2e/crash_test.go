@@ -154,7 +154,8 @@ func TestKillRunnerdEarly(t *testing.T) {
 		seen := false
 		waitFor(t, "the runner to start", func() bool {
 			if runnerPID(id) == 0 {
-				return seen // it may be done already
+				run, ok := s.getRun(id)
+				return seen || ok && run.ended() // it may be done already, even before the first look
 			}
 			seen = true
 			spins--
@@ -298,7 +299,7 @@ func TestPendingCommandIsIndeterminate(t *testing.T) {
 	stopAfter(t, bin, env, data)
 	config := filepath.Join(t.TempDir(), "config.yaml")
 	// A provider that never answers: session.open stays pending.
-	yaml := "drivers:\n  codex:\n    command: [sh, -c, 'echo $$ >> pids.tmp; cp pids.tmp pids; exec sleep 3600']\n"
+	yaml := "drivers:\n  codex:\n    command: [sh, -c, 'echo $$ >> pids.tmp; cp pids.tmp pids.new; mv pids.new pids; exec sleep 3600']\n"
 	if err := os.WriteFile(config, []byte(yaml), 0o600); err != nil {
 		t.Fatal(err)
 	}

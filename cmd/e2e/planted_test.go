@@ -120,9 +120,9 @@ func (s *server) awaitRunning(id string) {
 }
 
 // verdict waits for the end of a run and judges it.
-func (s *server) verdict(r gatedRun, want runView) (found problems) {
+func (s *server) verdict(r gatedRun, patience time.Duration, want runView) (found problems) {
 	s.t.Helper()
-	deadline := time.Now().Add(plantedPatience)
+	deadline := time.Now().Add(patience)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	var run runView
@@ -133,7 +133,7 @@ func (s *server) verdict(r gatedRun, want runView) (found problems) {
 			}
 		}
 		if time.Now().After(deadline) {
-			found.add("the run has not ended after %v, it is %q", plantedPatience, run.Status)
+			found.add("the run has not ended after %v, it is %q", patience, run.Status)
 			return found
 		}
 		<-tick.C
@@ -156,7 +156,7 @@ func TestPlantedAckBeforeCommit(t *testing.T) {
 		waitFor(t, "30 ledger lines", func() bool { return countLines(r.ledger) >= 30 })
 		s.kill(syscall.SIGKILL)
 		s.start()
-		return s.verdict(r, runView{Status: "completed"})
+		return s.verdict(r, plantedPatience, runView{Status: "completed"})
 	})
 }
 
@@ -174,7 +174,7 @@ func TestPlantedMarkAfterEffect(t *testing.T) {
 			t.Fatalf("kill runnerd: %v", err)
 		}
 		r.open(t)
-		return s.verdict(r, runView{Status: "failed", Reason: "indeterminate"})
+		return s.verdict(r, plantedPatience, runView{Status: "failed", Reason: "indeterminate"})
 	})
 }
 
@@ -185,11 +185,49 @@ func TestPlantedSendBeforeDurable(t *testing.T) {
 		s := startServer(t, tagged(t, "bowline", tag))
 		r := s.gated(t, 100, 1)
 		s.awaitRunning(r.id)
+		w := s.follow(t, r.id)
 		r.open(t)
-		waitFor(t, "30 ledger lines", func() bool { return countLines(r.ledger) >= 30 })
+		// With the bug the log does not hold what the host has just seen.
+		waitFor(t, "30 events of the turn", func() bool { return w.turns() >= 30 })
 		if err := syscall.Kill(runnerPID(r.id), syscall.SIGKILL); err != nil {
 			t.Fatalf("kill runnerd: %v", err)
 		}
-		return s.verdict(r, runView{Status: "completed"})
+		return s.verdict(r, plantedPatience, runView{Status: "completed"})
 	})
+}
+
+// TestPlantsStayOut: a planted bug is built with its own tag only, and nothing
+// that builds what is shipped names one.
+func TestPlantsStayOut(t *testing.T) {
+	t.Parallel()
+	plants := 0
+	goFiles(t, func(rel, path string) {
+		want := map[string]string{"plant_on.go": "//go:build bowline_plant_", "plant_off.go": "//go:build !bowline_plant_"}[filepath.Base(rel)]
+		if want == "" {
+			return
+		}
+		plants++
+		raw, err := os.ReadFile(path)
+		if err != nil || !strings.HasPrefix(string(raw), want) {
+			t.Errorf("%s does not begin with %s (%v)", rel, want, err)
+		}
+	})
+	if plants < 10 {
+		t.Errorf("%d files of planted bugs: the walk is broken", plants)
+	}
+	for _, name := range []string{"Makefile", ".ci/run", "deploy"} {
+		err := filepath.WalkDir(filepath.Join(repoRoot(t), name), func(path string, d os.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			raw, err := os.ReadFile(path)
+			if strings.Contains(string(raw), "bowline_plant") {
+				t.Errorf("%s names a planted bug", path)
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
 }

@@ -69,6 +69,24 @@ func restartCases(target Target) []suite.Case {
 			e.closed(n.Sock, "a proof for an old challenge")
 			e.joinWith(cfg)
 		}),
+		with(target, "restart/odd_json_is_kept_exactly", "appendix B 4 (run)", func(e *env) {
+			r := e.join()
+			text := func(c string) []byte {
+				m := r.EventEnvelope(r.NewEvent(1, "harness.ready", peer.M{}))
+				peer.Obj(m, "payload")["payload"] = peer.Raw(`{"__proto__":{"a":` + c + `},"s":"\ud83c","n":[1e21,-0,1E-7,9007199254740993],"d":1,"d":2,"h":"<&>\u2028"}`)
+				return peer.Write(m)
+			}
+			e.send(r, text("1"))
+			e.ack(r, 1)
+			e.restart(peer.M{})
+			r = e.again(r)
+			e.send(r, text("1.0"))
+			e.ack(r, 1)
+			e.noFault()
+			e.send(r, text("2"))
+			e.closed(r.Sock, "a changed __proto__ member")
+			e.fault("source_event_replay_conflict")
+		}),
 		with(target, "restart/many_times", "8.7", func(e *env) {
 			r := e.join()
 			for n := int64(1); n <= 4; n++ {

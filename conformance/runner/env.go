@@ -137,16 +137,27 @@ func set(flags []string, name, value string) []string {
 
 // spawn starts the runner with exactly these flags and ticket.
 func (e *env) spawn(flags []string, ticket string, environ ...string) *proc {
+	p := e.prepare(flags)
+	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + e.dir, "LANG=C.UTF-8"}, environ...)
+	if ticket != "" {
+		p.cmd.Env = append(p.cmd.Env, ticketVariable+"="+ticket)
+	}
+	return e.run(p)
+}
+
+// prepare makes a process that is not started yet.
+func (e *env) prepare(flags []string) *proc {
 	p := &proc{e: e, done: make(chan struct{})}
 	argv := append(append([]string{}, e.target.Argv...), flags...)
 	p.cmd = exec.CommandContext(context.WithoutCancel(e.Context()), argv[0], argv[1:]...)
 	p.cmd.Dir = e.dir
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
-	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + e.dir, "LANG=C.UTF-8"}, environ...)
-	if ticket != "" {
-		p.cmd.Env = append(p.cmd.Env, ticketVariable+"="+ticket)
-	}
-	e.OK(p.cmd.Start(), "start of %s", argv[0])
+	return p
+}
+
+// run starts a prepared process.
+func (e *env) run(p *proc) *proc {
+	e.OK(p.cmd.Start(), "start of %s", p.cmd.Path)
 	go func() {
 		defer close(p.done)
 		if err := p.cmd.Wait(); err != nil && p.cmd.ProcessState == nil {

@@ -113,6 +113,35 @@ func flagCases(target Target) []suite.Case {
 			e.start()
 			e.session(e.admit()).open(scripted())
 		}),
+		with(target, "flags/bare_environment", "11.6", func(e *env) {
+			p := e.prepare(e.flags(e.a.URL()))
+			p.cmd.Env = []string{ticketVariable + "=" + e.a.NewTicket()}
+			e.run(p)
+			e.session(e.admit()).open(scripted())
+		}),
+		with(target, "flags/relative_state_dir", "11.4", func(e *env) {
+			e.spawn(set(e.flags(e.a.URL()), "--state-dir", "runner"), e.a.NewTicket())
+			e.admit()
+			e.stateUntil("ready", func(m peer.M) bool { return m["lifecycle"] == "ready" })
+		}),
+		with(target, "flags/state_dir_is_made_private_or_refused", "9.5", func(e *env) {
+			e.OK(os.Mkdir(e.state, 0o755), "mkdir")
+			e.OK(os.Chmod(e.state, 0o755), "chmod")
+			p := e.start()
+			l, err := e.a.Accept(acceptWait)
+			if err != nil {
+				p.exit(1, "a state directory open to others")
+				return
+			}
+			e.keep(l)
+			info, err := os.Stat(e.state)
+			e.OK(err, "state directory")
+			e.Check(info.Mode().Perm() == 0o700, "mode %v", info.Mode())
+		}),
+		with(target, "flags/state_dir_is_a_file", "9.5", func(e *env) {
+			e.OK(os.WriteFile(e.state, nil, 0o600), "file")
+			e.start().exit(1, "a state directory that is a file")
+		}),
 		with(target, "ticket/absent", "2.10", func(e *env) {
 			e.spawn(e.flags(e.a.URL()), "").exit(1, "no ticket")
 			e.noDial("no ticket")

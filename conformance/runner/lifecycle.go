@@ -267,7 +267,7 @@ func lifecycleCases(target Target) []suite.Case {
 				e.OK(l.Close(), "close")
 			}
 			for i := range 5 {
-				gap, least, most := at[i+1].Sub(at[i]), base<<i*3/4, base<<(i+1)*5/4+700*time.Millisecond
+				gap, least, most := at[i+1].Sub(at[i]), base<<i*3/4, base<<(i+1)*5/4+2*time.Second
 				e.Check(gap >= least-5*time.Millisecond && gap <= most, "delay %d is %v, expected between %v and %v", i, gap, least, most)
 			}
 			p.running("six failures")

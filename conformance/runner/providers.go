@@ -202,7 +202,7 @@ func driverCases(target Target) []suite.Case {
 		}),
 		codexRefused("other_driver", func(p peer.M) { p["driver"] = "opencode_server" }),
 		codexRefused("other_version", func(p peer.M) { p["providerVersion"] = "codex-app-server-v2" }),
-		codexRefused("without_command", func(p peer.M) { delete(p, "command") }),
+		codexRefused("command_not_text", func(p peer.M) { p["command"] = 7 }),
 		codexRefused("args_text", func(p peer.M) { p["args"] = "app-server" }),
 		codexRefused("unknown_policy", func(p peer.M) { p["approvalPolicy"] = "sometimes" }),
 		codexRefused("unknown_collaboration_mode", func(p peer.M) { p["collaborationMode"] = "jazz" }),
@@ -211,6 +211,39 @@ func driverCases(target Target) []suite.Case {
 		outcome("signal", []string{"/bin/sh", "-c", "kill -9 $$"}, "sig"),
 		outcome("timeout", []string{"/bin/sh", "-c", "sleep 30"}, "time"),
 		outcome("spawn_error", []string{"/no/such/program"}, "spawn"),
+		with(target, "provider/command_with_argv_alone", "issue 2", func(e *env) {
+			_, s := e.begin()
+			s.open(peer.M{"provider": peer.M{"kind": "command", "argv": peer.A{"/bin/sh", "-c", "echo hi; pwd"}}})
+			s.turn("go")
+			s.turnEnd()
+			dir, err := filepath.EvalSymlinks(e.dir)
+			e.OK(err, "directory")
+			e.Check(s.streamed("stdout") == "hi\n"+dir+"\n", "stdout %q", s.streamed("stdout"))
+			first := s.types()[0]
+			e.Check(first == "session.started" || first == "harness.ready" || first == "session.resumed", "first event %s", first)
+		}),
+		with(target, "provider/command_in_a_terminal", "issue 2", func(e *env) {
+			_, s := e.begin()
+			prepare := e.argv("/bin/sh", "-c", "test -t 0 && test -t 1 && test -t 2 && echo is-a-tty")
+			peer.Obj(prepare, "provider")["pty"] = true
+			s.open(prepare)
+			s.turn("go")
+			s.turnEnd()
+			text, err := peer.CanonicalUnbounded(s.eventList())
+			e.OK(err, "events")
+			e.Check(strings.Contains(text, "is-a-tty"), "events %.600s", text)
+		}),
+		with(target, "provider/item_never_repeats_its_deltas", "issue 2", func(e *env) {
+			_, s := e.begin()
+			s.open(e.argv("/bin/sh", "-c", "printf 'MARK%s' ER-1; printf 'MARK%s' ER-2 >&2"))
+			s.turn("go")
+			s.turnEnd()
+			for _, ev := range s.events {
+				if t := peer.Str(ev, "eventType"); t != "item.delta" {
+					e.Check(!strings.Contains(string(peer.Write(ev["payload"])), "MARKER-"), "%s repeats output: %s", t, peer.Write(ev["payload"]))
+				}
+			}
+		}),
 		with(target, "provider/bytes_are_exact", "issue 2", func(e *env) {
 			_, s := e.begin()
 			s.open(e.argv("/bin/sh", "-c", `printf 'a\377\376\000b\303\251\n'; printf 'no newline' >&2`))

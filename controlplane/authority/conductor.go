@@ -37,8 +37,10 @@ const (
 	drainPause = 100 * time.Millisecond
 	// drainsAtOnce are sent without a pause.
 	drainsAtOnce = 3
-	// maxDrains bounds the tries of one close sequence.
-	maxDrains = 200
+	// maxDrains bounds the tries of one close sequence, and with it what a
+	// runner can make us keep by its answers. The turn's end is the last thing
+	// of a run, so hardly anything is left when the first one is sent.
+	maxDrains = 64
 )
 
 // Reasons of terminal statuses that are not a provider's own.
@@ -56,6 +58,7 @@ const (
 	ReasonRunnerLost        = "runner_lost"
 	ReasonLeaseEnded        = "lease_ended"
 	ReasonCancelUnconfirmed = "cancel_unconfirmed"
+	ReasonTimeout           = "timeout" // of the turn
 )
 
 // Types of the control plane's own events.
@@ -85,6 +88,7 @@ type conductor struct {
 	DrainAtMs      int64           `json:"drainAtMs,omitempty"`
 	Drains         int             `json:"drains,omitempty"`
 	TurnOver       bool            `json:"turnOver,omitempty"` // a terminal turn event was seen
+	TimedOut       bool            `json:"timedOut,omitempty"` // it is cancelled because its time is up
 	Usage          json.RawMessage `json:"usage,omitempty"`
 }
 
@@ -117,6 +121,9 @@ type (
 	Assigned struct{}
 	// Cancel says that somebody asked to cancel. Asking again changes nothing.
 	Cancel struct{}
+	// TimedOut says that the turn has used up its time. It is stopped as a
+	// cancelled one is, and the run fails with reason timeout.
+	TimedOut struct{}
 	// LaunchFailed says that no runner could be started. Reason "" = launch_failed.
 	LaunchFailed struct{ Reason, Message string }
 	// RunnerLost says that whoever restarts the runner has given up.
@@ -130,6 +137,7 @@ type (
 
 func (Assigned) input()     {}
 func (Cancel) input()       {}
+func (TimedOut) input()     {}
 func (LaunchFailed) input() {}
 func (RunnerLost) input()   {}
 func (LeaseEnded) input()   {}
@@ -153,6 +161,11 @@ func (m *Machine) Apply(now time.Time, in Input) error {
 		}
 	case Cancel:
 		if !ended {
+			m.condCancel(now)
+		}
+	case TimedOut:
+		if !ended && m.run.CancelAt.IsZero() {
+			m.cond.TimedOut = true
 			m.condCancel(now)
 		}
 	case LaunchFailed:

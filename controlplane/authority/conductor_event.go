@@ -71,6 +71,7 @@ func reasonOf(payload canonjson.Value, fallback string) string {
 type outcome struct {
 	payload canonjson.Value // of the terminal event, Undefined without
 	message string
+	kind    string // result.outcome, when the payload does not know it
 }
 
 // end writes the one terminal event and begins the close sequence. The caller
@@ -78,6 +79,10 @@ type outcome struct {
 func (m *Machine) end(now time.Time, status, reason string, o outcome) {
 	if store.Terminal(m.run.Status) {
 		panic("bug: authority: second end of a run")
+	}
+	if m.cond.TimedOut && status == store.StatusCancelled {
+		status, reason = store.StatusFailed, ReasonTimeout
+		o.kind = ReasonTimeout
 	}
 	result := m.resultOf(status, o)
 	payload, err := json.Marshal(map[string]any{"status": status, "reason": reason, "result": result})
@@ -114,7 +119,10 @@ func (m *Machine) resultOf(status string, o outcome) json.RawMessage {
 			v.Set(name, canonjson.NullValue())
 		}
 	}
-	if !v.Get("outcome").IsString() {
+	switch {
+	case o.kind != "":
+		v.Set("outcome", canonjson.StringValue(o.kind))
+	case !v.Get("outcome").IsString():
 		outcomeText := o.payload.Get("status").Str()
 		if outcomeText == "" {
 			outcomeText = status

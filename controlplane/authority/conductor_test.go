@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"sort"
 	"strings"
 	"testing"
 	"time"
@@ -270,6 +271,30 @@ func scenarios() []scenario {
 			want(p.t, "status", p.run().Status, store.StatusCancelling)
 			p.answer(prp.CommandTurnInterrupt, "completed", `{}`)
 			p.event("turn.interrupted", `{"status":"interrupted"}`)
+			p.toClosed()
+		}},
+		{"timed out", store.StatusFailed, authority.ReasonTimeout, func(p *play) {
+			p.toTurn()
+			p.apply(authority.TimedOut{})
+			p.apply(authority.Cancel{})
+			p.answer(prp.CommandTurnInterrupt, "completed", `{}`)
+			p.event("turn.interrupted", `{"status":"interrupted"}`)
+			want(p.t, "outcome", strings.Contains(string(p.run().Result), `"outcome":"timeout"`), true)
+			p.toClosed()
+		}},
+		{"completed although timed out", store.StatusCompleted, "", func(p *play) {
+			p.toTurn()
+			p.apply(authority.TimedOut{})
+			p.event("turn.completed", `{}`)
+			p.answer(prp.CommandTurnInterrupt, "failed", `{}`)
+			p.toClosed()
+		}},
+		{"timed out after a cancel", store.StatusCancelled, "", func(p *play) {
+			p.toTurn()
+			p.apply(authority.Cancel{})
+			p.apply(authority.TimedOut{})
+			p.answer(prp.CommandTurnInterrupt, "completed", `{}`)
+			p.event("turn.cancelled", `{}`)
 			p.toClosed()
 		}},
 		{"completed although cancelled", store.StatusCompleted, "", func(p *play) {
@@ -613,4 +638,46 @@ func TestConductorModel(t *testing.T) {
 		}
 		want(t, "phase", p.m.Brief().Phase, authority.PhaseClosed)
 	})
+}
+
+func TestDrainsAreBounded(t *testing.T) {
+	t.Parallel()
+	p := &play{rig: withRun(t)}
+	p.toTurn()
+	p.event("turn.completed", `{}`)
+	drains := 0
+	for ; p.pending() == nil || p.pending().Type == prp.CommandRunnerDrain; drains++ {
+		if drains > 100 {
+			t.Fatal("no end of it")
+		}
+		if p.pending() == nil {
+			p.wait(time.Second)
+		}
+		p.answer(prp.CommandRunnerDrain, "completed", `{"retainedEventsDrained":false}`)
+	}
+	want(t, "drains", drains, 64)
+	p.answer(prp.CommandRunnerSuspend, "completed", `{}`)
+	want(t, "phase", p.m.Brief().Phase, authority.PhaseClosed)
+}
+
+// The largest prompt that Create takes can really be sent.
+func TestLargestPrompt(t *testing.T) {
+	t.Parallel()
+	n := newRun()
+	fits := func(size int) bool {
+		n.Prompt = strings.Repeat("x", size)
+		_, err := authority.Create(time.UnixMilli(1_800_000_000_000), n)
+		return err == nil
+	}
+	largest := sort.Search(prp.MaxQueuedCommandBytes, func(size int) bool { return !fits(size) }) - 1
+	n.Prompt = strings.Repeat("x", largest)
+	tx, err := authority.Create(time.UnixMilli(1_800_000_000_000), n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &play{rig: newRig(t, true, tx)}
+	p.toTurn()
+	if text := object(string(p.m.Snapshot().Commands[2].Record)).Get("payload", "text").Str(); text != n.Prompt {
+		t.Errorf("a prompt of %d bytes became %d", len(n.Prompt), len(text))
+	}
 }

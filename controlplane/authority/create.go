@@ -2,6 +2,7 @@ package authority
 
 import (
 	"encoding/json"
+	"math"
 	"time"
 
 	"bowline/controlplane/store"
@@ -44,8 +45,11 @@ func Create(now time.Time, n NewRun) (*store.Tx, error) {
 	if err != nil || !prepare.IsObject() {
 		return nil, wire.Errorf(wire.CodeInputInvalid, "the payload of run.prepare is not an object")
 	}
+	// Journaled later, under a sequence that is not known yet: it must fit under
+	// the longest there could be.
+	const latest = math.MaxInt32
 	start := prp.Command{
-		CommandID: prp.CommandIDOf(3), ControllerSeq: 3, Type: prp.CommandTurnStart,
+		CommandID: prp.CommandIDOf(latest), ControllerSeq: latest, Type: prp.CommandTurnStart,
 		IssuedAt: prp.FormatTime(now), Payload: startPayload(n.Identity, n.Prompt),
 	}
 	if err := start.CheckSize(); err != nil {

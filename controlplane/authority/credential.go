@@ -241,6 +241,11 @@ func (m *Machine) renew(now time.Time, l *Link, e prp.Envelope) error {
 	if l.terminalSent {
 		return nil
 	}
+	if m.cond != nil && m.cond.Phase == PhaseClosed {
+		// Nobody needs this runner any more: its lease lives on to its end, and
+		// with it what it may still write.
+		return violation("lease_renew: the session is closed")
+	}
 	if err := e.VerifyRunner(l.binding(m.head.Identity)); err != nil {
 		return err
 	}

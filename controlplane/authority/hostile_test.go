@@ -48,3 +48,23 @@ func TestHugeOutcomeIsNotRepeated(t *testing.T) {
 		t.Errorf("the result has %d bytes", n)
 	}
 }
+
+// A runner whose session is closed must not keep its lease alive for ever.
+func TestClosedSessionRenewsNoLease(t *testing.T) {
+	t.Parallel()
+	p := &play{rig: withRun(t)}
+	p.toTurn()
+	renew := func() error {
+		lease := p.m.Brief().Session
+		return p.say(p.link, prp.AppendRunnerLeaseMessage(nil, prp.KindLeaseRenew, prp.Binding{
+			Version: 2, Identity: identity(), ConnectionID: p.link.ID, ConnectionLeaseID: lease.LastLeaseID,
+		}, prp.EncodeLeaseRenew(prp.LeaseRenew{ExpiresAtUnixMs: lease.LastLeaseExpiresAtMs})))
+	}
+	if err := renew(); err != nil {
+		t.Fatalf("an open session: %v", err)
+	}
+	p.apply(authority.RunnerLost{})
+	if err := renew(); err == nil {
+		t.Error("a closed session renews a lease")
+	}
+}

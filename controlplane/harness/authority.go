@@ -47,8 +47,10 @@ type harness struct {
 	tool     string
 	addr     string // kept over a restart
 
-	failOnce func() bool // true once
-	faults   int         // of authorities that were stopped since
+	// onCommitted fails once; nil when nothing is to fail, because with a hook
+	// events are committed one by one.
+	onCommitted func(context.Context, *prp.Event) error
+	faults      int // of authorities that were stopped since
 
 	up *authorityUp
 }
@@ -114,12 +116,12 @@ func (h *harness) start(ctx context.Context, req canonjson.Value) ([]canonjson.M
 	if err != nil {
 		return nil, err
 	}
-	h.failOnce = func() bool { return false }
+	h.onCommitted = nil
 	if commit == "fail-once" {
 		var once sync.Once
-		h.failOnce = func() (fail bool) {
-			once.Do(func() { fail = true })
-			return fail
+		h.onCommitted = func(context.Context, *prp.Event) (err error) {
+			once.Do(func() { err = errors.New("harness: the commit callback fails once") })
+			return err
 		}
 	}
 	h.addr = "127.0.0.1:0"
@@ -258,13 +260,6 @@ func (h *harness) restart(ctx context.Context, req canonjson.Value) error {
 		return err
 	}
 	return h.open(ctx)
-}
-
-func (h *harness) onCommitted(context.Context, *prp.Event) error {
-	if h.failOnce() {
-		return errors.New("harness: the commit callback fails once")
-	}
-	return nil
 }
 
 func handlerOf(tool string) session.ToolHandler {

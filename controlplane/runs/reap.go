@@ -67,7 +67,7 @@ func (m *Manager) judge(s session.Snapshot) (in authority.Input, action string) 
 	}
 	now := m.cfg.Now()
 	if limit := m.turnLimit(s.Run); limit > 0 && !s.Run.StartedAt.IsZero() && s.Run.CancelAt.IsZero() && now.Sub(s.Run.StartedAt) >= limit {
-		return authority.Cancel{}, "run.time_limit"
+		return authority.TimedOut{}, "run.time_limit"
 	}
 	if s.Connected {
 		return nil, ""

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -770,20 +771,22 @@ func TestFollowCursors(t *testing.T) {
 // pruned is a store that has forgotten the first events.
 type pruned struct {
 	store.Store
-	from int64
+	from *atomic.Int64
 }
 
 func (p pruned) Events(ctx context.Context, id string, after int64, limit, maxBytes int) ([]store.EventRow, error) {
-	return p.Store.Events(ctx, id, max(after, p.from-1), limit, maxBytes)
+	return p.Store.Events(ctx, id, max(after, p.from.Load()-1), limit, maxBytes)
 }
 
 func TestFollowTellsWhatWasPruned(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, func(c *Config) { c.Store = pruned{c.Store, 2} })
+	var from atomic.Int64
+	r := newRig(t, func(c *Config) { c.Store = pruned{c.Store, &from} })
 	run := r.create(attached(), "")
 	if _, err := r.Cancel(within(t), "token:t", run.ID); err != nil {
 		t.Fatal(err)
 	}
+	from.Store(2)
 	_, err := r.Follow(within(t), run.ID, "1.0")
 	var e *wire.Error
 	if !errors.As(err, &e) || e.Code != wire.CodeGone || e.Details["earliest"] != "1.1" {

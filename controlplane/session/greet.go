@@ -12,7 +12,7 @@ import (
 // greet takes a frame of a connection that has not authenticated (prp.md 3).
 func (c *conn) greet(ctx context.Context, frame []byte) error {
 	s := c.s
-	e, err := prp.ParseEnvelope(frame)
+	e, err := prp.ParseHandshake(frame)
 	if err != nil {
 		s.machine.Refused(s.cfg.Now(), authority.RefusedHello)
 		return err

@@ -4,8 +4,11 @@ import (
 	"sync"
 	"time"
 
-	"bowline/controlplane/authority"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"bowline/controlplane/authority"
+	"bowline/controlplane/store"
+	"bowline/wire/prp"
 )
 
 // Metrics are the counters of all sessions of one process. Make them with
@@ -74,7 +77,29 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	reg.MustRegister(m.commands, m.durations, m.events, m.acks, m.duplicates, m.malformed, m.handshakes,
 		m.reconnects, m.faults, m.tickets, m.runs, m)
+	m.zero()
 	return m
+}
+
+// zero begins the counters whose labels are known at 0: one that shows up with
+// its first increment has no increase to alert on.
+func (m *Metrics) zero() {
+	for _, what := range []string{"event", "command_result"} {
+		m.duplicates.WithLabelValues(what)
+	}
+	for _, reason := range []string{prp.ReasonSemanticInputDigestMismatch, prp.ReasonSourceEventReplayConflict} {
+		m.faults.WithLabelValues(reason)
+	}
+	for _, status := range []string{store.StatusCompleted, store.StatusFailed, store.StatusCancelled, store.StatusOrphaned} {
+		m.runs.WithLabelValues(status)
+	}
+	for _, result := range []string{
+		"joined", authority.RefusedIdentity, authority.RefusedBuild, authority.RefusedWarm, authority.RefusedCredential,
+		authority.RefusedVersion, authority.RefusedLate, authority.RefusedChanged, authority.RefusedHello,
+		authority.RefusedResponse, authority.RefusedProof, authority.RefusedTimeout,
+	} {
+		m.handshakes.WithLabelValues(result)
+	}
 }
 
 func (m *Metrics) add(s *Session) {

@@ -283,6 +283,9 @@ func (e *Executor) handle(ctx context.Context, cmd prp.Command) (ended bool, err
 // send gives a stored result to the link.
 func (e *Executor) send(c journal.Command) {
 	status, result := c.Outcome()
+	if len(result) == 0 {
+		result = []byte("null") // only another runner's state has that
+	}
 	value, err := canonjson.Parse(result)
 	if err != nil {
 		panic("bug: executor: a stored result is not JSON")

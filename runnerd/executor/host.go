@@ -61,8 +61,12 @@ func (h *host) Emit(ctx context.Context, ev driver.Event) error {
 	if ev.Type == "turn.started" || ev.Terminal {
 		h.e.turnHasBegun()
 	}
-	if ev.Terminal && h.kind.StateFile {
+	switch {
+	case !h.kind.StateFile:
+	case ev.Terminal:
 		return h.e.jr.WriteProviderState(journal.ProviderSessionOpen)
+	case ev.Type == "session.failed":
+		return h.e.jr.WriteProviderState(journal.ProviderExited)
 	}
 	return nil
 }

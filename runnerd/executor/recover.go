@@ -21,8 +21,13 @@ const killWait = 20 * time.Second
 // It is called before the link is.
 func (e *Executor) Recover(ctx context.Context) error {
 	before := e.jr.Meta()
-	if before.Lifecycle == journal.LifecycleRevoked || before.PendingTerminal != nil {
-		return e.killLeftovers(ctx)
+	if before.PendingTerminal != nil {
+		// Only a receipt is to be reconciled, silently; should the authority have
+		// more work for a suspended runner, it can go on.
+		if _, err := e.jr.Interrupted(); err != nil {
+			return err
+		}
+		return errors.Join(e.adoptPrepared(), e.killLeftovers(ctx))
 	}
 	left := e.jr.Processes()
 	interrupted, err := e.jr.Interrupted()

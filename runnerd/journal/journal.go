@@ -156,6 +156,13 @@ func (j *Journal) adopt() error {
 	case have.Format != format:
 		return errFormat("another format")
 	}
+	// An event leaves the outbox only when it is acknowledged; that a crash may
+	// have forgotten, the event is gone all the same.
+	oldest := j.st.NextSeq
+	if len(j.st.outbox) > 0 {
+		oldest = j.st.outbox[0].Seq
+	}
+	j.st.Acked = max(j.st.Acked, oldest-1)
 	j.ackedOn = j.st.Acked
 	return nil
 }

@@ -72,10 +72,10 @@ func (l *Link) authenticate(ctx, life context.Context, socket carrier.Conn) (*co
 	}
 	hello.CredentialID, hello.CredentialKind = cryptoprp.CredentialID(token), kind
 	key := cryptoprp.DeriveAuthKey(token)
-	if err := write(ctx, socket, prp.EncodeHello(hello)); err != nil {
+	if err := l.write(ctx, socket, prp.EncodeHello(hello)); err != nil {
 		return nil, prp.Welcome{}, err
 	}
-	text, err := read(ctx, socket)
+	text, err := l.read(ctx, socket)
 	if err != nil {
 		return nil, prp.Welcome{}, err
 	}
@@ -102,7 +102,7 @@ func (l *Link) authenticate(ctx, life context.Context, socket carrier.Conn) (*co
 		// From the first byte on the authority may have consumed it (2.6).
 		l.ticketTried = true
 	}
-	if err := write(ctx, socket, prp.EncodeResponse(challenge.SelectedVersion, prp.Response{
+	if err := l.write(ctx, socket, prp.EncodeResponse(challenge.SelectedVersion, prp.Response{
 		CredentialID: hello.CredentialID, ClientNonce: hello.ClientNonce, ServerNonce: challenge.ServerNonce, ClientProof: clientProof,
 	})); err != nil {
 		return nil, prp.Welcome{}, err
@@ -115,7 +115,7 @@ func (l *Link) authenticate(ctx, life context.Context, socket carrier.Conn) (*co
 
 func (l *Link) welcome(ctx, life context.Context, socket carrier.Conn, channel *prp.Channel, want prp.WelcomeExpectation, token string) (*connection, prp.Welcome, error) {
 	fail := func(err error) (*connection, prp.Welcome, error) { return nil, prp.Welcome{}, err }
-	frame, err := read(ctx, socket)
+	frame, err := l.read(ctx, socket)
 	if err != nil {
 		return fail(err)
 	}
@@ -146,19 +146,19 @@ func (l *Link) welcome(ctx, life context.Context, socket carrier.Conn, channel *
 		HeldLease: prp.HeldLease{ID: w.LeaseID, ExpiresAtUnixMs: w.LeaseExpiresAtUnixMs, RevocationEpoch: w.LeaseRevocationEpoch},
 		token:     token, version: w.SelectedVersion, renewal: w.LeaseRenewalVersion > 0,
 	}
-	w.LeaseToken = ""
+	w.LeaseToken, l.opt.Ticket = "", "" // of no more use
 	return newConnection(life, l, socket, channel, binding, w), w, nil
 }
 
 // read waits for one handshake message (prp.md 3.8).
-func read(ctx context.Context, socket carrier.Conn) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, prp.RunnerHandshakeTimeout)
+func (l *Link) read(ctx context.Context, socket carrier.Conn) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.opt.MessageTimeout)
 	defer cancel()
 	return socket.ReadMessage(ctx)
 }
 
-func write(ctx context.Context, socket carrier.Conn, message []byte) error {
-	ctx, cancel := context.WithTimeout(ctx, prp.RunnerHandshakeTimeout)
+func (l *Link) write(ctx context.Context, socket carrier.Conn, message []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, l.opt.MessageTimeout)
 	defer cancel()
 	return socket.WriteMessage(ctx, message)
 }

@@ -23,6 +23,9 @@ type Options struct {
 	Version  string // runner version for the hello
 	Digest   string // sha256:<64 hex>
 	MaxFrame int    // bytes
+	// MessageTimeout is how long each message of the handshake may take; 0: that
+	// of prp.md 3.8.
+	MessageTimeout time.Duration
 	// Delay is the base of the pause between attempts; Jitter chooses the form:
 	// false is prp.md 1.7 (75 to 125 percent), true is full jitter.
 	Delay      time.Duration
@@ -69,6 +72,9 @@ func New(opt Options) *Link {
 	}
 	if opt.Rand == nil {
 		opt.Rand = rand.Float64
+	}
+	if opt.MessageTimeout == 0 {
+		opt.MessageTimeout = prp.RunnerHandshakeTimeout
 	}
 	if opt.Nonce == nil {
 		opt.Nonce = newNonce

@@ -49,6 +49,8 @@ type Log struct {
 	filled   int64    // bytes of the newest segment behind its checkpoint, queue included
 	planned  uint64   // number of the newest segment, queue included
 
+	dropping sync.Mutex // one DropBefore at a time: segments go in order
+
 	stopped chan struct{}
 
 	// Of the writer goroutine alone.
@@ -71,7 +73,8 @@ type Pending struct {
 	err     error
 }
 
-// Wait returns when the records are durable, or why they may not be.
+// Wait returns when the records are durable, or why they may not be:
+// wire.CodeDiskFull, wire.CodeStoreIndeterminate, [ErrClosed].
 func (p *Pending) Wait() error {
 	<-p.done
 	return p.err
@@ -346,6 +349,8 @@ func (l *Log) Newest() uint64 {
 // DropBefore deletes the segments before segment, oldest first; the newest one
 // always stays. The caller knows that nothing in them is needed any more.
 func (l *Log) DropBefore(segment uint64) error {
+	l.dropping.Lock()
+	defer l.dropping.Unlock()
 	l.mu.Lock()
 	var drop []uint64
 	for len(l.segments) > 1 && l.segments[0] < segment {

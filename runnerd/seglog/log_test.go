@@ -375,8 +375,8 @@ func TestFailuresLatch(t *testing.T) {
 		inject func(*memDisk)
 		want   wire.Code
 	}{
-		{"write", func(d *memDisk) { d.failWrite = boom }, wire.CodeInternal},
-		{"sync", func(d *memDisk) { d.failSync = boom }, wire.CodeInternal},
+		{"write", func(d *memDisk) { d.failWrite = boom }, wire.CodeStoreIndeterminate},
+		{"sync", func(d *memDisk) { d.failSync = boom }, wire.CodeStoreIndeterminate},
 		{"no space", func(d *memDisk) { d.failWrite = &os.PathError{Op: "write", Err: syscall.ENOSPC} }, wire.CodeDiskFull},
 		{"no space for a segment", func(d *memDisk) { d.failAllocate = syscall.ENOSPC }, wire.CodeDiskFull},
 	} {

@@ -20,7 +20,7 @@ func (l *Log) write() {
 		}
 		err := l.commitBatch(batch)
 		if err != nil {
-			err = typed(err)
+			err = undecided(typed(err))
 			l.fail(err)
 		}
 		for _, p := range batch {
@@ -115,6 +115,18 @@ func (l *Log) fail(err error) {
 	if l.failure == nil {
 		l.failure = err
 	}
+}
+
+// undecided gives a failed write or sync without a code of its own the one of an
+// unknown outcome: the records may be in the log at the next [Open], or not.
+func undecided(err error) error {
+	var e *wire.Error
+	if errors.As(err, &e) {
+		return err
+	}
+	e = wire.Errorf(wire.CodeStoreIndeterminate, "the outcome of a write to the session log is unknown; it takes no more until it is opened again")
+	e.Cause = err
+	return e
 }
 
 // typed gives errors of the disk a code.

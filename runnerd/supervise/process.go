@@ -107,7 +107,7 @@ func (p *process) Stop(ctx context.Context, grace time.Duration) error {
 
 // forget drops a process whose tree is proven gone. The caller holds stopping.
 func (p *process) forget() {
-	p.tree.reap()
+	p.owner.onReap(ReapedOrphan, p.tree.reap())
 	p.released = true
 	p.owner.remove(p)
 	p.owner.onGone(p.record)
@@ -150,6 +150,7 @@ func (p *process) status() driver.Exit {
 	defer p.leader.Unlock()
 	err := p.cmd.Wait()
 	p.gone = true
+	p.owner.onReap(ReapedLeader, 1)
 	return exitOf(err)
 }
 

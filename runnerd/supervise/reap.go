@@ -78,7 +78,7 @@ func (s *Supervisor) reap(scan *scanner, seen map[ident]time.Time) {
 				continue
 			}
 		}
-		collect(pid)
+		s.onReap(ReapedOrphan, collect(pid))
 	}
 	for id := range seen {
 		if !current[id] {
@@ -87,33 +87,49 @@ func (s *Supervisor) reap(scan *scanner, seen map[ident]time.Time) {
 	}
 }
 
-// collect reaps one dead child.
-func collect(pid int) {
+// onReap tells of n processes that were waited for.
+func (s *Supervisor) onReap(how string, n int) {
+	for range n {
+		if s.options.OnReap != nil {
+			s.options.OnReap(how)
+		}
+	}
+}
+
+// collect reaps one dead child and returns how many that were: 0 when somebody
+// else was faster.
+func collect(pid int) int {
 	for {
-		_, err := unix.Wait4(pid, nil, unix.WNOHANG, nil)
-		if !errors.Is(err, unix.EINTR) {
-			return // reaped, or somebody else was faster
+		got, err := unix.Wait4(pid, nil, unix.WNOHANG, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err == nil && got == pid:
+			return 1
+		default:
+			return 0
 		}
 	}
 }
 
 // reap collects the orphans of a tree that has ended, before what is known of
-// them is forgotten.
-func (t *tree) reap() {
+// them is forgotten, and returns how many there were.
+func (t *tree) reap() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	all, err := t.scan.snapshot()
 	if err != nil {
-		return // the loop collects them later, as foreign
+		return 0 // the loop collects them later, as foreign
 	}
+	n := 0
 	for pid, st := range all {
 		if !st.zombie || st.ppid != t.self || st.ident == t.leader {
 			continue
 		}
 		if _, ok := t.known[st.ident]; ok || (st.start >= t.leader.start && t.inGroup(st)) {
-			collect(pid)
+			n += collect(pid)
 		}
 	}
+	return n
 }
 
 // ours reports whether a dead child is an orphan of one of trees.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"strconv"
 
@@ -113,6 +114,21 @@ func entries(block []byte, name string) []span {
 func ClearDumpable() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("supervise: clear dumpable: %w", err)
+	}
+	return nil
+}
+
+// firstDescriptor is the first that is not one of the three streams.
+const firstDescriptor = 3
+
+// CloseOnExec keeps every descriptor this process was started with, but the
+// three streams, from the programs it starts: a lock, a pipe or a file that
+// whoever started us forgot to close would otherwise stay open in agents and in
+// servers that outlive their caller. Descriptors that are handed on by name are
+// not affected.
+func CloseOnExec() error {
+	if err := unix.CloseRange(firstDescriptor, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		return fmt.Errorf("supervise: close on exec: %w", err)
 	}
 	return nil
 }

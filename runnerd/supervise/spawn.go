@@ -88,6 +88,8 @@ func (s *Supervisor) start(path string, spec driver.ProcessSpec, record Record) 
 		connect = p.terminal
 	}
 	theirs, err := connect(spec.StdinNull)
+	s.begin()
+	defer s.begun()
 	if err == nil {
 		err = cmd.Start()
 	}
@@ -109,6 +111,9 @@ func (s *Supervisor) start(path string, spec driver.ProcessSpec, record Record) 
 	}
 	p.record.StartTicks = ticks
 	p.tree = newTree(record.Marker, ident{pid: p.record.PID, start: ticks}, s.self, true)
+	if s.options.OwnsChildren {
+		p.tree.only = func() bool { return s.only(p.tree) }
+	}
 	added := s.add(p)
 	s.watchProcess(p)
 	if !added {

@@ -9,9 +9,10 @@
 //     first: a successor of a killed runnerd finds the tree with [KillTree].
 //   - A tree is everything that descends from the leader, shares its process
 //     group or session, or carries the marker. A grandchild that called setsid
-//     and was reparented is still found. Out of reach is only a process that
-//     both dropped its environment and was orphaned into a group of its own
-//     before any look at the tree.
+//     and was reparented is still found. One that also dropped its environment
+//     is found as a child nobody else has started ([Options.OwnsChildren]); it
+//     is out of reach only for the successor of a killed runnerd, and while
+//     several trees run.
 //   - Ending a tree stops (SIGSTOP) what it finds until a look finds nothing
 //     new, then kills it: a stopped process cannot fork, so nothing escapes
 //     between the look and the kill. A pid is signalled through a pidfd after
@@ -67,6 +68,12 @@ type Record struct {
 	BootID string `json:"bootId"`
 }
 
+// What [Options.OnReap] is told.
+const (
+	ReapedLeader = "leader" // of a tree that was spawned here
+	ReapedOrphan = "orphan" // a descendant whose parent had gone
+)
+
 // Options of a Supervisor.
 type Options struct {
 	// OnSpawn is called twice for a process: before it exists (PID 0) and
@@ -77,6 +84,14 @@ type Options struct {
 	// OnGone is called once per record when its tree is proven gone. It may be
 	// called for a record whose process never started. May be nil.
 	OnGone func(Record)
+	// OnReap is told of every process that was waited for: [ReapedLeader] or
+	// [ReapedOrphan]. May be nil.
+	OnReap func(how string)
+	// OwnsChildren says that this program starts processes through this
+	// Supervisor only. Then a child that no tree knows is an orphan that dropped
+	// its environment and took a session of its own, and belongs to the one tree
+	// that runs. While several trees run it cannot be told whose it is.
+	OwnsChildren bool
 	// OuterTree is the value of TreeVariable in this program's own
 	// environment, "" outside any tree.
 	OuterTree string
@@ -93,9 +108,10 @@ type Supervisor struct {
 	stop chan struct{}
 	work sync.WaitGroup
 
-	mu      sync.Mutex
-	closed  bool
-	process map[*process]struct{} // until the tree is proven gone
+	mu       sync.Mutex
+	closed   bool
+	starting int                   // spawns whose process is not in process yet
+	process  map[*process]struct{} // until the tree is proven gone
 }
 
 // New makes this process a subreaper and starts the loop that reaps orphans.
@@ -197,6 +213,34 @@ func (s *Supervisor) add(p *process) bool {
 	}
 	s.process[p] = struct{}{}
 	return true
+}
+
+// begin and begun bracket the time in which a leader exists and is not
+// registered.
+func (s *Supervisor) begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.starting++
+}
+
+func (s *Supervisor) begun() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.starting--
+}
+
+// only tells whether t is the one tree there is. A caller that took its look at
+// the process table before has seen no leader of another one.
+func (s *Supervisor) only(t *tree) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.starting > 0 || len(s.process) != 1 {
+		return false
+	}
+	for p := range s.process {
+		return p.tree == t
+	}
+	return false
 }
 
 func (s *Supervisor) remove(p *process) {

@@ -37,6 +37,9 @@ type tree struct {
 	self   int
 	// adopter: orphans of the tree become children of self.
 	adopter bool
+	// only, if set, tells that every child of self that is nobody's is an orphan
+	// of this tree.
+	only func() bool
 
 	mu     sync.Mutex // one look at a time
 	scan   *scanner
@@ -130,7 +133,10 @@ func (t *tree) belongs(p procStat, leaderHolds bool) bool {
 		// judged by its marker, it may lead another tree.
 		return true
 	}
-	return !p.dead && t.scan.carries(p.pid, t.marker)
+	if !p.dead && t.scan.carries(p.pid, t.marker) {
+		return true
+	}
+	return t.only != nil && p.ppid == t.self && t.only()
 }
 
 func (t *tree) inGroup(p procStat) bool {

@@ -27,6 +27,14 @@ func (e *SyntaxError) Error() string {
 // Parse reads one JSON text. It fails with *[SyntaxError]. b is not kept.
 func Parse(b []byte) (Value, error) { return ParseText(DecodeUTF8(b)) }
 
+// ParseBounded is [Parse] of a text with at most maxNodes values, keys not
+// counted. A Value is many times larger than the "{}," it was read from: who
+// has not said yet who he is must not make us pay for that.
+func ParseBounded(b []byte, maxNodes int) (Value, error) {
+	p := parser{s: DecodeUTF8(b), left: maxNodes, bounded: true}
+	return p.whole()
+}
+
 // ParseText is [Parse] of a Go string, whose broken UTF-8 is replaced as well.
 // The Value shares memory with s.
 func ParseText(s string) (Value, error) {
@@ -34,6 +42,10 @@ func ParseText(s string) (Value, error) {
 		s = string(appendClean(nil, s, false))
 	}
 	p := parser{s: s}
+	return p.whole()
+}
+
+func (p *parser) whole() (Value, error) {
 	p.space()
 	v, err := p.value(0)
 	if err != nil {
@@ -50,6 +62,9 @@ type parser struct {
 	s   string
 	i   int
 	buf []byte
+
+	bounded bool
+	left    int // values that may still come, when bounded
 }
 
 func (p *parser) fail(reason string) error { return &SyntaxError{Offset: p.i, Reason: reason} }
@@ -68,6 +83,11 @@ func (p *parser) space() {
 func (p *parser) value(depth int) (Value, error) {
 	if depth > MaxParseDepth {
 		return Value{}, p.fail("nested too deeply")
+	}
+	if p.bounded {
+		if p.left--; p.left < 0 {
+			return Value{}, p.fail("too many values")
+		}
 	}
 	if p.i >= len(p.s) {
 		return Value{}, p.fail("text ends early")

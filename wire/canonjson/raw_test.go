@@ -85,3 +85,15 @@ func FuzzRaw(f *testing.F) {
 		}
 	})
 }
+
+func TestParseBounded(t *testing.T) {
+	t.Parallel()
+	for text, nodes := range map[string]int{`1`: 1, `[1,{"a":2,"a":3}]`: 5, `{"a":[]}`: 2, `"x"`: 1} {
+		if v, err := ParseBounded([]byte(text), nodes); err != nil || !v.Exists() {
+			t.Errorf("%s with %d values: %v", text, nodes, err)
+		}
+		if _, err := ParseBounded([]byte(text), nodes-1); err == nil {
+			t.Errorf("%s is taken with room for %d values", text, nodes-1)
+		}
+	}
+}

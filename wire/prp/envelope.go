@@ -25,6 +25,19 @@ func ParseEnvelope(text []byte) (Envelope, error) {
 	return EnvelopeOf(whole)
 }
 
+// MaxHandshakeNodes bounds the values in a message that comes before the peer
+// has authenticated (ours; as many as a canonical form may have).
+const MaxHandshakeNodes = canonjson.MaxNodes
+
+// ParseHandshake is [ParseEnvelope] for a peer that has not authenticated.
+func ParseHandshake(text []byte) (Envelope, error) {
+	whole, err := canonjson.ParseBounded(text, MaxHandshakeNodes)
+	if err != nil {
+		return Envelope{}, violation("envelope is not JSON: %v", err)
+	}
+	return EnvelopeOf(whole)
+}
+
 // EnvelopeOf is [ParseEnvelope] of a value that was parsed already.
 func EnvelopeOf(whole canonjson.Value) (Envelope, error) {
 	if !whole.IsObject() {

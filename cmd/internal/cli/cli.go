@@ -71,9 +71,6 @@ func Main(ctx context.Context, p Process) int {
 	a := newApp(p)
 	root := a.root()
 	root.SetArgs(p.Args)
-	root.SetIn(p.Stdin)
-	root.SetOut(p.Stdout)
-	root.SetErr(p.Stderr)
 	err := root.ExecuteContext(ctx)
 	return a.exit(err)
 }
@@ -97,7 +94,9 @@ func (a *app) root() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return wire.Errorf(wire.CodeUsage, "%v (see %s --help)", err, cmd.CommandPath())
 	})
-	root.SuggestionsMinimumDistance = 2
+	root.SetIn(a.Stdin)
+	root.SetOut(a.Stdout) // before generated: cobra's completion keeps it
+	root.SetErr(a.Stderr)
 	root.AddCommand(a.runCommand(), a.runsCommand(), a.serveCommand(), a.stopCommand(),
 		a.demoCommand(), a.harnessCommand(), a.versionCommand())
 	generated(root)
@@ -202,6 +201,7 @@ func noCommand(cmd *cobra.Command, args []string) error {
 		return nil
 	}
 	hint := ""
+	cmd.SuggestionsMinimumDistance = 2 // edits, cobra's own default
 	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
 		hint = ", did you mean " + near[0] + "?"
 	}

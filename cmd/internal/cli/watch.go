@@ -311,7 +311,10 @@ func (w *watch) signals(ctx context.Context, cancel context.CancelCauseFunc) {
 		id := w.run.ID
 		wg.Go(func() {
 			err := w.retry(ctx, func(ctx context.Context) error {
-				_, err := w.client.CancelRun(ctx, id)
+				// A second Ctrl-C right behind the first does not take it back.
+				pctx, done := context.WithTimeout(context.WithoutCancel(ctx), partingTimeout)
+				defer done()
+				_, err := w.client.CancelRun(pctx, id)
 				return err
 			})
 			if err != nil && ctx.Err() == nil {

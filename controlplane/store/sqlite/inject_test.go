@@ -19,7 +19,8 @@ import (
 const injectEnv = "BOWLINE_STORE_INJECT_CHILD"
 
 // injectChild commits one event after another and says how each ended. It stops
-// when the store is latched, or some commits after the last failure.
+// when the store is latched, or some commits after the last failure: strace
+// counts calls per thread, so nobody knows which commit will fail.
 func injectChild(path string) error {
 	ctx := context.Background()
 	s, err := Open(ctx, path, Options{})
@@ -30,7 +31,8 @@ func injectChild(path string) error {
 	if err := s.Commit(ctx, &store.Tx{NewSession: r}); err != nil {
 		return err
 	}
-	for good := 0; good < 60; {
+	failed := false
+	for good := 0; good < 60 || !failed && good < 5000; {
 		next := *r
 		next.HeadSeq++
 		e := holding(entry(next.HeadSeq), bytes.Repeat([]byte{'x'}, 3000))
@@ -42,7 +44,7 @@ func injectChild(path string) error {
 			good++
 			fmt.Println("ok", r.HeadSeq)
 		case code == wire.CodeDiskFull:
-			good = 0
+			good, failed = 0, true
 			fmt.Println("full", next.HeadSeq)
 		case code == wire.CodeStoreIndeterminate:
 			fmt.Println("latched", next.HeadSeq)

@@ -63,6 +63,7 @@ type Options struct {
 type Store struct {
 	path  string
 	read  *sql.DB
+	log   *logReader
 	w     *writer
 	queue chan *request
 
@@ -134,8 +135,11 @@ func open(ctx context.Context, path string, opts Options, wrap func(engine) engi
 		queue:      make(chan *request, queueLen),
 		writerDone: make(chan struct{}),
 	}
-	if s.w, err = newWriter(eng, opts, s.latch); err != nil {
+	if s.log, err = newLogReader(ctx, read); err != nil {
 		return nil, errors.Join(err, read.Close(), eng.close())
+	}
+	if s.w, err = newWriter(eng, opts, s.latch); err != nil {
+		return nil, errors.Join(err, s.log.close(), read.Close(), eng.close())
 	}
 	go func() {
 		defer close(s.writerDone)
@@ -277,7 +281,7 @@ func (s *Store) Close() error {
 		close(s.queue)
 		<-s.writerDone
 		// Readers go first: the last connection to close removes the log.
-		s.closeErr = errors.Join(s.read.Close(), s.w.close(s.latched.Load() != nil))
+		s.closeErr = errors.Join(s.log.close(), s.read.Close(), s.w.close(s.latched.Load() != nil))
 	})
 	return s.closeErr
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"database/sql"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"time"
@@ -13,12 +14,49 @@ import (
 	"bowline/wire"
 )
 
-// selectEvents takes a JSON list of event numbers and gives the events in that
-// order. The count of redeliveries is joined on.
-const selectEvents = `SELECT e.seq, e.run_id, e.origin, e.type, e.at_ms, e.late, e.source_seq, e.source_event_id, e.priority,
-	e.delivery_count + COALESCE(r.count, 0), e.digest, e.body
-	FROM json_each(?1) j CROSS JOIN events e ON e.num = j.value AND e.session = ?2
-	LEFT JOIN redeliveries r ON e.origin = 0 AND r.session = e.session AND r.source_seq = e.source_seq`
+const (
+	selectHead = `SELECT s.num, h.log_seq, h.tail FROM sessions s JOIN session_heads h ON h.session = s.num WHERE s.id = ?`
+
+	selectChunk = `SELECT nums FROM event_chunks WHERE session = ? AND first_seq = ?`
+
+	// selectEvents takes a JSON list of event numbers and gives the events in
+	// that order. The count of redeliveries is joined on.
+	selectEvents = `SELECT e.session, e.seq, e.run_id, e.origin, e.type, e.at_ms, e.late, e.source_seq, e.source_event_id,
+		e.priority, e.delivery_count + COALESCE(r.count, 0), e.digest, e.body
+		FROM json_each(?1) j CROSS JOIN events e ON e.num = j.value
+		LEFT JOIN redeliveries r ON e.origin = 0 AND r.session = e.session AND r.source_seq = e.source_seq`
+)
+
+// logReader holds the statements that find a session's events, prepared once:
+// whoever follows a log asks them after every commit.
+type logReader struct{ head, chunk, events *sql.Stmt }
+
+func newLogReader(ctx context.Context, db *sql.DB) (*logReader, error) {
+	l := new(logReader)
+	for into, text := range map[**sql.Stmt]string{&l.head: selectHead, &l.chunk: selectChunk, &l.events: selectEvents} {
+		st, err := db.PrepareContext(ctx, text)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("store: prepare a read: %w", err), l.close())
+		}
+		*into = st
+	}
+	return l, nil
+}
+
+// in gives the same statements inside tx, which closes them.
+func (l *logReader) in(ctx context.Context, tx *sql.Tx) *logReader {
+	return &logReader{head: tx.StmtContext(ctx, l.head), chunk: tx.StmtContext(ctx, l.chunk), events: tx.StmtContext(ctx, l.events)}
+}
+
+func (l *logReader) close() error {
+	var errs []error
+	for _, st := range []*sql.Stmt{l.head, l.chunk, l.events} {
+		if st != nil {
+			errs = append(errs, st.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
 
 // What Events does when a caller names no limit, ours.
 const (
@@ -33,17 +71,16 @@ type logHead struct {
 	tail    []byte
 }
 
-func readHead(ctx context.Context, q querier, id string) (h logHead, err error) {
-	err = q.QueryRowContext(ctx, `SELECT s.num, h.log_seq, h.tail FROM sessions s JOIN session_heads h ON h.session = s.num
-		WHERE s.id = ?`, id).Scan(&h.session, &h.seq, &h.tail)
+func (l *logReader) headOf(ctx context.Context, id string) (h logHead, err error) {
+	err = l.head.QueryRowContext(ctx, id).Scan(&h.session, &h.seq, &h.tail)
 	return h, err
 }
 
-// numsFrom lists the numbers of the events from seq to the end of its chunk.
-func (h *logHead) numsFrom(ctx context.Context, q querier, seq int64) ([]int64, error) {
+// nums lists the numbers of the events from seq to the end of its chunk.
+func (l *logReader) nums(ctx context.Context, h *logHead, seq int64) ([]int64, error) {
 	first, chunk := chunkStart(seq), h.tail
 	if first+chunkLen-1 <= h.seq {
-		err := q.QueryRowContext(ctx, `SELECT nums FROM event_chunks WHERE session = ? AND first_seq = ?`, h.session, first).Scan(&chunk)
+		err := l.chunk.QueryRowContext(ctx, h.session, first).Scan(&chunk)
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil, damaged(seq)
 		}
@@ -56,6 +93,29 @@ func (h *logHead) numsFrom(ctx context.Context, q querier, seq int64) ([]int64, 
 		return nil, damaged(seq)
 	}
 	return all[seq-first:], nil
+}
+
+// page reads the events of a list of numbers, the first of which has seq first,
+// until stop says so.
+func (l *logReader) page(ctx context.Context, h *logHead, first int64, list []int64, stop func(*store.EventRow) bool) ([]store.EventRow, error) {
+	want, stopped := first, false
+	rows, err := l.events.QueryContext(ctx, jsonNums(list))
+	events, err := drain(rows, err, func(sc scanner, r *store.EventRow) (bool, error) {
+		session, err := scanEvent(sc, r)
+		if err != nil {
+			return false, err
+		}
+		if session != h.session || r.Seq != want {
+			return false, damaged(want)
+		}
+		want++
+		stopped = stop(r)
+		return stopped, nil
+	})
+	if err == nil && !stopped && len(events) != len(list) {
+		err = damaged(want)
+	}
+	return events, err
 }
 
 func damaged(seq int64) *wire.Error {
@@ -75,39 +135,26 @@ func (s *Store) Events(ctx context.Context, sessionID string, after int64, limit
 	if maxBytes < 1 {
 		maxBytes = defaultEventsBytes
 	}
-	h, err := readHead(ctx, s.read, sessionID)
+	h, err := s.log.headOf(ctx, sessionID)
 	if err != nil {
 		return nil, readError("session", err)
 	}
 	var events []store.EventRow
-	total, more := 0, true
-	for seq := max(after, 0) + 1; more && seq <= h.seq && len(events) < limit; seq = chunkStart(seq) + chunkLen {
-		list, err := h.numsFrom(ctx, s.read, seq)
+	total, taken, full := 0, 0, false
+	for seq := max(after, 0) + 1; !full && seq <= h.seq && len(events) < limit; seq = chunkStart(seq) + chunkLen {
+		list, err := s.log.nums(ctx, &h, seq)
 		if err != nil {
 			return nil, readError("events", err)
 		}
 		list = list[:min(len(list), limit-len(events))]
-		want := seq
-		page, err := collect(ctx, s.read, func(sc scanner, r *store.EventRow) (stop bool, err error) {
-			if err := scanEvent(sc, r); err != nil {
-				return false, err
-			}
-			if r.Seq != want {
-				return false, damaged(want)
-			}
-			// At least one, however large it is.
-			if total += len(r.Body); total > maxBytes && (len(events) > 0 || want > seq) {
-				more = false
-				return true, nil
-			}
-			want++
-			return false, nil
-		}, selectEvents, jsonNums(list), h.session)
+		page, err := s.log.page(ctx, &h, seq, list, func(r *store.EventRow) bool {
+			total += len(r.Body)
+			full = total > maxBytes && taken > 0 // at least one, however large it is
+			taken++
+			return full
+		})
 		if err != nil {
 			return nil, readError("events", err)
-		}
-		if more && len(page) != len(list) {
-			return nil, readError("events", damaged(want))
 		}
 		events = append(events, page...)
 	}
@@ -115,21 +162,23 @@ func (s *Store) Events(ctx context.Context, sessionID string, after int64, limit
 }
 
 // newest gives the newest events of the runner, ascending, at most window.
-func (h *logHead) newest(ctx context.Context, q querier, window int) ([]store.EventRow, error) {
-	var chunks [][]store.EventRow // newest first
-	found := 0
+func (l *logReader) newest(ctx context.Context, h *logHead, window int) ([]store.EventRow, error) {
 	if h.seq == 0 {
 		return nil, nil
 	}
+	var chunks [][]store.EventRow // newest first
+	found := 0
 	for seq := chunkStart(h.seq); seq > 0 && found < window; seq -= chunkLen {
-		list, err := h.numsFrom(ctx, q, seq)
+		list, err := l.nums(ctx, h, seq)
 		if err != nil {
 			return nil, err
 		}
-		events, err := collect(ctx, q, whole(scanEvent), selectEvents+` WHERE e.origin = 0`, jsonNums(list), h.session)
+		// All of them, so that one that is missing is noticed.
+		events, err := l.page(ctx, h, seq, list, func(*store.EventRow) bool { return false })
 		if err != nil {
 			return nil, err
 		}
+		events = slices.DeleteFunc(events, func(r store.EventRow) bool { return r.Origin != store.OriginRunner })
 		chunks = append(chunks, events)
 		found += len(events)
 	}
@@ -151,12 +200,12 @@ func jsonNums(list []int64) string {
 	return string(append(b, ']'))
 }
 
-func scanEvent(sc scanner, r *store.EventRow) error {
+func scanEvent(sc scanner, r *store.EventRow) (session int64, err error) {
 	var digest []byte
 	var origin, at int64
-	if err := sc.Scan(&r.Seq, &r.RunID, &origin, &r.Type, &at, &r.Late, &r.SourceSeq, &r.SourceEventID, &r.Priority,
-		&r.DeliveryCount, &digest, &r.Body); err != nil {
-		return err
+	if err := sc.Scan(&session, &r.Seq, &r.RunID, &origin, &r.Type, &at, &r.Late, &r.SourceSeq, &r.SourceEventID,
+		&r.Priority, &r.DeliveryCount, &digest, &r.Body); err != nil {
+		return 0, err
 	}
 	r.Origin = store.OriginRunner
 	if origin == originControlPlane {
@@ -165,7 +214,7 @@ func scanEvent(sc scanner, r *store.EventRow) error {
 	r.At = time.UnixMilli(at).UTC()
 	// SQLite keeps no checksums: a bit that flipped in a body shows here or never.
 	if err := scan32(digest, &r.Digest); err != nil || sha256.Sum256(r.Body) != r.Digest {
-		return damaged(r.Seq)
+		return 0, damaged(r.Seq)
 	}
-	return nil
+	return session, nil
 }

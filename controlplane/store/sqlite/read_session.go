@@ -31,10 +31,15 @@ type querier interface {
 type scanner interface{ Scan(dest ...any) error }
 
 // collect runs a query and scans each row with scan until it says stop.
-func collect[T any](ctx context.Context, q querier, scan func(scanner, *T) (stop bool, err error), query string, args ...any) (all []T, err error) {
+func collect[T any](ctx context.Context, q querier, scan func(scanner, *T) (stop bool, err error), query string, args ...any) ([]T, error) {
 	rows, err := q.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, err
+	return drain(rows, err, scan)
+}
+
+// drain scans the rows of a query that ended with queryErr.
+func drain[T any](rows *sql.Rows, queryErr error, scan func(scanner, *T) (stop bool, err error)) (all []T, err error) {
+	if queryErr != nil {
+		return nil, queryErr
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
 	for rows.Next() {
@@ -76,11 +81,12 @@ func (s *Store) Session(ctx context.Context, id string, eventWindow int) (state 
 	if err != nil {
 		return nil, readError("session", err)
 	}
-	h, err := readHead(ctx, tx, id)
+	log := s.log.in(ctx, tx)
+	h, err := log.headOf(ctx, id)
 	if err != nil {
 		return nil, readError("session", err)
 	}
-	if st.Events, err = h.newest(ctx, tx, eventWindow); err != nil {
+	if st.Events, err = log.newest(ctx, &h, eventWindow); err != nil {
 		return nil, readError("events", err)
 	}
 	st.Commands, err = collect(ctx, tx, whole(scanCommand), `SELECT controller_seq, command_id, type, record, status, result,
