@@ -81,7 +81,7 @@ func errorsDocument() string {
 
 Every failure a host or an operator sees has one of these codes. Codes are stable: switch on them, not on messages. A code is added when needed and never renamed or given another meaning.
 
-The host API answers ` + "`{\"error\":{\"code\",\"message\",\"details\"}}`" + ` with the status below; a program that ends because of the error exits with the code below (runnerd in PRP use exits with 0 or 1 only).
+The host API answers ` + "`{\"error\":{\"code\",\"message\",\"requestId\",\"details\"}}`" + ` with the status below; a program that ends because of the error exits with the code below (runnerd in PRP use exits with 0 or 1 only).
 
 | code | HTTP | exit | meaning |
 |---|---|---|---|

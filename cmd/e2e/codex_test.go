@@ -139,11 +139,18 @@ func TestCodexOutput(t *testing.T) {
 	t.Parallel()
 	bin, env, dir, data, config := codexSetup(t)
 	r := runProgram(t, env, dir, bin, "run", "--data", data, "--config", config, "--permission", "allow",
-		"--prompt", "MODEL: think about it\nMODEL: shell printf 'inner-%s' output\nMODEL: patch made.txt a line of a diff\nMODEL: text first words of the answer")
+		"--prompt", "MODEL: shell printf 'inner-%s' output\nMODEL: patch made.txt a line of a diff\nMODEL: text first words of the answer")
 	if r.code != 0 || !strings.HasSuffix(r.stdout, "\n") || strings.Count(r.stdout, "first words of the answer\n") != 1 {
 		t.Errorf("exit code %d, stdout %q, stderr %q", r.code, r.stdout, r.stderr)
 	}
-	for _, inner := range []string{"inner-output", "about it", "a line of a diff"} {
+	if _, err := os.Stat(filepath.Join(dir, "made.txt")); err != nil {
+		t.Errorf("the agent did not work: %v", err)
+	}
+	thinking := runProgram(t, env, dir, bin, "run", "--data", data, "--config", config, "--prompt", "MODEL: think about it")
+	if thinking.code != 0 || thinking.stdout != "thought\n" {
+		t.Errorf("thinking: exit code %d, stdout %q", thinking.code, thinking.stdout)
+	}
+	for _, inner := range []string{"inner-output", "a line of a diff"} {
 		if strings.Contains(r.stdout, inner) {
 			t.Errorf("stdout shows %q: %q", inner, r.stdout)
 		}
@@ -161,5 +168,34 @@ func TestCodexMissing(t *testing.T) {
 	}
 	if _, err := os.Stat(data); err == nil {
 		t.Error("a data folder was made")
+	}
+}
+
+// TestCodexDeclined: in mode default the agent's own sandbox stands, and what
+// it asks for beyond that is declined and said.
+func TestCodexDeclined(t *testing.T) {
+	t.Parallel()
+	bin, env, dir, data, config := codexSetup(t)
+	home := ""
+	for _, kv := range env {
+		if value, ok := strings.CutPrefix(kv, "CODEX_HOME="); ok {
+			home = filepath.Join(value, "config.toml")
+		}
+	}
+	raw, err := os.ReadFile(home)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw = []byte(strings.Replace(string(raw), "danger-full-access", "workspace-write", 1))
+	if err := os.WriteFile(home, raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := runProgram(t, env, dir, bin, "run", "--data", data, "--config", config,
+		"--prompt", "MODEL: escalate touch escaped\nMODEL: text done")
+	if _, err := os.Stat(filepath.Join(dir, "escaped")); err == nil {
+		t.Error("the command ran outside of the sandbox")
+	}
+	if r.code != 0 || strings.Count(r.stdout, "done") != 1 || !strings.Contains(r.stderr, "declined") {
+		t.Errorf("exit code %d, stdout %q, stderr %q", r.code, r.stdout, r.stderr)
 	}
 }

@@ -278,6 +278,7 @@ wait`
 	if terminals != 1 {
 		t.Errorf("%d terminal events", terminals)
 	}
+	waitFor(t, "the runner to leave", func() bool { return runnerPID(run.ID) == 0 })
 }
 
 // living tells whether a process exists and is no zombie.
@@ -322,4 +323,6 @@ func TestPendingCommandIsIndeterminate(t *testing.T) {
 		t.Errorf("the provider was started %d times", n)
 	}
 	waitFor(t, "the provider to be gone", func() bool { return !living(pid) })
+	id, _ := run["id"].(string)
+	waitFor(t, "the runner to leave", func() bool { return runnerPID(id) == 0 })
 }

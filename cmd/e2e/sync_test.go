@@ -430,5 +430,5 @@ func TestSyncStallsInRunner(t *testing.T) {
 		tr.detach()
 		g.finish(&found)
 		return found
-	}, plantSync, "bowline_plant_send")
+	}, plantSync)
 }

@@ -395,7 +395,7 @@ func Cases(target Target) []suite.Case {
 	for _, list := range [][]suite.Case{
 		upgradeCases(target), frameCases(target), helloCases(target), responseCases(target), ticketCases(target),
 		leaseCases(target), secureCases(target), harnessCases(target), commandCases(target), resultCases(target),
-		eventCases(target), replayCases(target), schemaCases(target), faultCases(target), toolCases(target), restartCases(target), raceCases(target), randomCases(target),
+		eventCases(target), replayCases(target), schemaCases(target), faultCases(target), toolCases(target), restartCases(target), raceCases(target), randomCases(target), garbageCases(target),
 	} {
 		out = append(out, list...)
 	}

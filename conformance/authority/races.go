@@ -99,6 +99,18 @@ func raceCases(target Target) []suite.Case {
 			e.queue("session.open", peer.M{}, deliver())
 			e.commandFrame(r, id, 2)
 		}),
+		with(target, "race/immediate_queueing_sends_the_first_pending", "5.4 (run)", func(e *env) {
+			r := e.join()
+			a := e.queue("run.prepare", peer.M{})
+			b := e.queue("session.open", peer.M{})
+			e.silent(r.Sock, "nothing was to be delivered")
+			c := e.queue("turn.start", peer.M{}, deliver())
+			for i, id := range []string{a, b, c} {
+				cmd := e.commandFrame(r, id, 1)
+				e.Check(peer.Int(cmd, "controllerSeq") == int64(i+1), "sequence %v", cmd["controllerSeq"])
+				e.send(r, r.ResultEnvelope(cmd, "completed", peer.M{}))
+			}
+		}),
 		with(target, "race/terminal_result_never_sent", "5.5", func(e *env) {
 			r := e.join()
 			id := e.queue("runner.suspend", peer.M{})

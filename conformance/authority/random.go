@@ -1,6 +1,7 @@
 package authority
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -157,6 +158,77 @@ func randomCases(target Target) []suite.Case {
 				e.send(r, r.EventEnvelope(ev))
 				e.closed(r.Sock, "a different payload")
 				e.fault("source_event_replay_conflict")
+			}), time.Minute),
+		)
+	}
+	return out
+}
+
+// mutate changes a few random bytes of a text.
+func (g generator) mutate(text []byte) []byte {
+	out := append([]byte(nil), text...)
+	for range 1 + g.IntN(4) {
+		i := g.IntN(len(out))
+		switch g.IntN(4) {
+		case 0:
+			out[i] = byte(g.IntN(256))
+		case 1:
+			out = append(out[:i], out[i+1:]...)
+		case 2:
+			out = append(out[:i], append([]byte(g.pick([]string{"null", "{}", "[", "1e999", `"`, ",", "\x00", "-", "true", "\\u"})), out[i:]...)...)
+		case 3:
+			out = append(out[:i], append(append([]byte(nil), out[i:]...), out[i:min(len(out), i+g.IntN(40))]...)...)
+		}
+		if len(out) == 0 {
+			out = []byte("x")
+		}
+	}
+	return out
+}
+
+// garbageCases: an authority must survive whatever arrives.
+func garbageCases(target Target) []suite.Case {
+	var out []suite.Case
+	for seed := uint64(1); seed <= 4; seed++ {
+		out = append(out,
+			long(with(target, fmt.Sprintf("garbage/handshake_%d", seed), "3", func(e *env) {
+				g := generator{rand.New(rand.NewPCG(seed, 4))}
+				cfg := e.config(1, 2)
+				for range 40 {
+					r, err := peer.Dial(cfg)
+					e.OK(err, "dial")
+					hello := peer.Write(r.HelloEnvelope())
+					if g.IntN(3) == 0 {
+						e.OK(r.WriteBytes(g.mutate(peer.Text(hello, true).Encode())), "write")
+					} else {
+						e.OK(r.WriteText(g.mutate(hello)), "write")
+					}
+					e.OK(r.Close(), "close")
+				}
+				e.alive(e.joinWith(cfg), 1)
+				e.noFault()
+			}), time.Minute),
+			long(with(target, fmt.Sprintf("garbage/sealed_%d", seed), "5", func(e *env) {
+				g := generator{rand.New(rand.NewPCG(seed, 5))}
+				r := e.join()
+				ev := inputEvent(e, r, 1, "call-1", peer.M{"a": 1})
+				setDigest(ev, "sha256:"+strings.Repeat("0", 63)) // never a valid digest, so never a fault
+				for range 60 {
+					text := g.pick([]string{
+						string(peer.Write(r.EventEnvelope(ev))), string(peer.Write(r.RenewEnvelope(r.LeaseExpiry))),
+						string(peer.Write(r.ResultEnvelope(peer.M{"commandId": "c-1", "controllerSeq": 1, "type": "turn.start"}, "completed", peer.M{}))),
+						string(peer.Write(r.BoundEnvelope("pong", peer.M{"lifecycle": "ready"}))),
+					})
+					e.OK(r.WriteFrames(r.Frame(g.mutate([]byte(text)))), "write")
+					if _, err := r.ReadFrame(3 * time.Millisecond); err == nil || !errors.Is(err, peer.ErrTimeout) {
+						n := e.again(r)
+						e.OK(r.Close(), "close")
+						r = n
+					}
+				}
+				r = e.again(r)
+				e.alive(r, peer.Int(e.state(), "ackedSourceSeq")+1)
+				e.noFault()
 			}), time.Minute),
 		)
 	}

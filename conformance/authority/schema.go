@@ -55,6 +55,19 @@ func schemaCases(target Target) []suite.Case {
 	add("open_payloads_1", open[:24])
 	add("open_payloads_2", open[24:48])
 	add("open_payloads_3", open[48:])
+	var rest []payloadCase
+	for _, kind := range []string{
+		"workspace.ready", "mcp_app.discovered", "mcp_app.resource.resolved", "mcp_app.initializing", "mcp_app.ready", "mcp_app.tool_result",
+		"mcp_app.action.requested", "mcp_app.action.resolved", "mcp_app.host_context.changed", "mcp_app.failed", "mcp_app.teardown",
+		"interaction.request.materialized", "interaction.request.rejected", "interaction.response.progressed", "interaction.response.resolved",
+		"interaction.response.delivered", "run.result.accepted", "run.result.rejected", "attention.request.proposed", "attention.request.routed",
+		"attention.request.resolved", "attention.request.expired", "attention.request.superseded", "work.assessment.recorded",
+		"issue.status.decision.recorded", "issue.status.decision.applied", "issue.status.decision.rejected", "issue.status.decision.superseded",
+		"semantic_tool.result", "semantic_tool.reconciled",
+	} {
+		rest = append(rest, payloadCase{kind, kind, true, peer.M{"anything": 1}})
+	}
+	add("open_payloads_4", rest)
 	add("open_payloads_on_the_wire", []payloadCase{
 		{"session.started", "session.started", true, peer.M{"threadId": "t", "sessionId": "s", "runtimeIdentity": peer.M{"processId": 12, "executionKind": "local"}}},
 		{"turn.started", "turn.started", true, peer.M{"providerTurnId": "p"}},

@@ -157,6 +157,16 @@ func commandCases(target Target) []suite.Case {
 				"turn.start before session.open: %s", peer.Write(p))
 			s.open(scripted())
 		}),
+		with(target, "command/turn_start_without_text", "6.4", func(e *env) {
+			_, s := e.begin()
+			s.open(scripted())
+			for _, payload := range []peer.M{{}, {"turnId": "t"}, {"text": 5, "turnId": "t"}} {
+				p := s.do("turn.start", payload)
+				e.Check(p["status"] == "failed" || p["status"] == "rejected", "turn.start %s ended %s", peer.Write(payload), peer.Write(p))
+			}
+			s.turn("x")
+			s.turnEnd()
+		}),
 		with(target, "command/every_type_is_answered", "6.1", func(e *env) {
 			_, s := e.begin()
 			s.open(scripted())
@@ -248,6 +258,15 @@ func (e *env) tools(operations ...any) peer.M {
 	}
 }
 
+// contract is a completionContract (6.5).
+func contract(revision string, criteria ...string) peer.M {
+	ids := peer.A{}
+	for _, c := range criteria {
+		ids = append(ids, c)
+	}
+	return peer.M{"completionContract": peer.M{"revision": revision, "criterionIds": ids}}
+}
+
 // providerCases: run.prepare and the provider kinds (6.4, 6.5, issue 2).
 func providerCases(target Target) []suite.Case {
 	refused := func(name string, prepare func(e *env) peer.M) suite.Case {
@@ -290,6 +309,29 @@ func providerCases(target Target) []suite.Case {
 		refused("tools_description_above_16_KiB", func(e *env) peer.M {
 			return peer.Merge(scripted(), peer.M{"authorizedTools": e.tools(peer.Merge(tool("a"), peer.M{"description": strings.Repeat("d", 16<<10+1)}))})
 		}),
+		refused("contract_empty_revision", func(*env) peer.M { return peer.Merge(scripted(), contract("", "c")) }),
+		refused("contract_revision_of_121", func(*env) peer.M { return peer.Merge(scripted(), contract(strings.Repeat("r", 121), "c")) }),
+		refused("contract_without_criteria", func(*env) peer.M { return peer.Merge(scripted(), contract("1")) }),
+		refused("contract_criterion_of_241", func(*env) peer.M { return peer.Merge(scripted(), contract("1", strings.Repeat("c", 241))) }),
+		refused("contract_257_criteria", func(*env) peer.M {
+			var ids []string
+			for i := range 257 {
+				ids = append(ids, fmt.Sprintf("c-%d", i))
+			}
+			return peer.Merge(scripted(), contract("1", ids...))
+		}),
+		with(target, "prepare/at_the_limits", "6.5", func(e *env) {
+			_, s := e.begin()
+			var ops []any
+			var ids []string
+			for i := range 256 {
+				ops = append(ops, tool(fmt.Sprintf("op%03d", i)))
+				ids = append(ids, fmt.Sprintf("c-%0237d", i))
+			}
+			ops[0] = peer.Merge(tool("op000"), peer.M{"description": strings.Repeat("d", 16<<10)})
+			s.done("run.prepare", peer.Merge(scripted(), contract(strings.Repeat("r", 120), ids...), peer.M{"authorizedTools": e.tools(ops...)}))
+			s.done("session.open", peer.M{"reuse": "same_session"})
+		}),
 		with(target, "prepare/tools_are_accepted", "6.5", func(e *env) {
 			_, s := e.begin()
 			s.done("run.prepare", peer.Merge(scripted(), peer.M{
@@ -325,6 +367,22 @@ func providerCases(target Target) []suite.Case {
 			out := s.streamed("stdout")
 			e.Check(strings.HasSuffix(out, "><>\n") && out != "<><>\n", "environment %q", out)
 			p.running("after the turn")
+		}),
+		with(target, "provider/values_are_redacted", "issue 2", func(e *env) {
+			e.spawn(e.flags(e.a.URL()), e.a.NewTicket(), "GIVEN=given-value-12345")
+			s := e.session(e.admit())
+			prepare := e.argv("/bin/sh", "-c", "echo before; echo \"$GIVEN\"; printf given-; sleep 0.3; printf 'value-%s' 12345; echo; echo \"$GIVEN\" >&2; echo after")
+			peer.Obj(prepare, "provider")["envNames"] = peer.A{"GIVEN"}
+			s.open(prepare)
+			s.turn("go")
+			s.turnEnd()
+			out := s.bytesOf("stdout")
+			e.Check(strings.HasPrefix(out, "before\n") && strings.HasSuffix(out, "after\n"), "stdout %q", out)
+			for _, text := range []string{out, s.bytesOf("stderr"), string(peer.Write(s.eventList()))} {
+				e.Check(!strings.Contains(text, "given-value-12345") && !strings.Contains(text, "value-12345"), "the value is in %q", text)
+			}
+			found := e.search([]byte("given-value-12345"))
+			e.Check(found == "", "the value lies in %s", found)
 		}),
 		with(target, "provider/turn_stop_proves_the_exit", "6.4", func(e *env) {
 			_, s := e.begin()

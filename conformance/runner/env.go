@@ -446,7 +446,7 @@ func (e *env) stateUntil(what string, cond func(m peer.M) bool) peer.M {
 func Cases(target Target) []suite.Case {
 	var out []suite.Case
 	for _, list := range [][]suite.Case{
-		flagCases(target), handshakeCases(target), wireCases(target), commandCases(target), providerCases(target), driverCases(target), pendingCases(target), importCases(target),
+		flagCases(target), handshakeCases(target), wireCases(target), commandCases(target), providerCases(target), driverCases(target), pendingCases(target), importCases(target), garbageCases(target), crashCases(target),
 		eventCases(target), leaseCases(target), lifecycleCases(target), stateCases(target),
 	} {
 		out = append(out, list...)

@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -177,6 +178,27 @@ func eventCases(target Target) []suite.Case {
 			s.quietly = false
 			s.event("turn.completed")
 			e.Check(s.streamed("stdout") == "one\ntwo\nthree\n", "output %q", s.streamed("stdout"))
+		}),
+		with(target, "events/small_outbox_loses_nothing", "9.4", func(e *env) {
+			_, s := e.begin([2]string{"--max-outbox-bytes", "131072"}, [2]string{"--p0-reserve-bytes", "32768"})
+			s.open(e.argv("/bin/sh", "-c", "i=0; while [ $i -lt 20000 ]; do echo line-$i-0123456789; i=$((i+1)); done"))
+			s.quietly = true // acknowledge in lumps only
+			s.turn("go")
+			for len(s.terminalTurns()) == 0 {
+				_, err := s.step(300 * time.Millisecond)
+				if errors.Is(err, peer.ErrTimeout) && s.high > e.a.Acked {
+					e.OK(s.l.Ack(s.high), "ack")
+					continue
+				}
+				e.OK(err, "events so far %d", s.high)
+			}
+			e.OK(s.l.Ack(s.high), "ack")
+			s.quietly = false
+			s.do("session.snapshot", peer.M{})
+			out := s.bytesOf("stdout")
+			e.Check(strings.Count(out, "\n") == 20_000 && strings.HasSuffix(out, "line-19999-0123456789\n"), "%d lines", strings.Count(out, "\n"))
+			m := e.readState()
+			e.Check(peer.Int(m, "peakOutboxBytes") <= 131_072, "peakOutboxBytes %v of 131072", m["peakOutboxBytes"])
 		}),
 		with(target, "events/v1_connection", "5.10", func(e *env) {
 			e.a.MaxVersion = 1

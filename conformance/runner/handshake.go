@@ -200,6 +200,13 @@ func handshakeCases(target Target) []suite.Case {
 			e.session(l).turn("again")
 		}),
 	)
+	out = append(out, with(target, "lease/welcome_with_token_null", "4.9", func(e *env) {
+		_, s := e.begin()
+		e.OK(s.l.Close(), "close")
+		l := e.answered()
+		e.OK(l.SendWelcome(func(env peer.M) { peer.Obj(env, "payload")["connectionLeaseToken"] = nil }), "welcome")
+		e.session(l).open(scripted())
+	}))
 	// A wrong lease challenge or welcome is no reason to give up.
 	leased := func(name, section string, change func(p peer.M), welcome func(env peer.M)) {
 		out = append(out, with(target, "lease/"+name, section, func(e *env) {

@@ -174,19 +174,24 @@ func (f *Follower) event(r *store.EventRow) (*resource.Event, error) {
 	// would take "Payload" for "payload" and show a host something else.
 	text := canonjson.DecodeUTF8(r.Body)
 	payload, err := canonjson.Raw(text, "payload", "payload")
-	if err == nil && payload == "" {
-		err = errors.New("no payload")
+	said := make(map[string]canonjson.Value, 4)
+	for _, name := range []string{"turnId", "eventType", "sourceEventId", "sourceSeq"} {
+		var raw string
+		if err == nil {
+			raw, err = canonjson.Raw(text, "payload", name)
+		}
+		if err == nil && raw != "" {
+			said[name], err = canonjson.ParseText(raw)
+		}
 	}
-	var turnID string
-	if err == nil {
-		turnID, err = canonjson.Raw(text, "payload", "turnId")
-	}
-	if err == nil && turnID != "" {
-		err = json.Unmarshal([]byte(turnID), &ev.TurnID)
+	seq, _ := said["sourceSeq"].SafeInt()
+	if err == nil && (payload == "" || said["eventType"].Str() != r.Type || said["sourceEventId"].Str() != r.SourceEventID || seq != r.SourceSeq) {
+		err = errors.New("the entry and what was received do not agree")
 	}
 	if err != nil {
 		return nil, &wire.Error{Code: wire.CodeLogDamaged, Message: fmt.Sprintf("event %d of the run's log is not readable", r.Seq), Cause: err}
 	}
+	ev.TurnID = said["turnId"].Str()
 	ev.Payload = json.RawMessage(payload)
 	ev.Source = &resource.Source{Epoch: sourceEpoch, Seq: r.SourceSeq, EventID: r.SourceEventID}
 	return ev, nil

@@ -79,7 +79,7 @@ func (l *Link) authenticate(ctx, life context.Context, socket carrier.Conn) (*co
 	if err != nil {
 		return nil, prp.Welcome{}, err
 	}
-	envelope, err := prp.ParseEnvelope(text)
+	envelope, err := prp.ParseHandshake(text)
 	if err != nil {
 		return nil, prp.Welcome{}, err
 	}

@@ -16,6 +16,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -98,7 +99,7 @@ func (a *app) root() *cobra.Command {
 	root.SetOut(a.Stdout) // before generated: cobra's completion keeps it
 	root.SetErr(a.Stderr)
 	root.AddCommand(a.runCommand(), a.runsCommand(), a.serveCommand(), a.stopCommand(),
-		a.demoCommand(), a.harnessCommand(), a.versionCommand())
+		a.demoCommand(), a.harnessCommand(), a.versionCommand(), a.manCommand())
 	generated(root)
 	return root
 }
@@ -173,17 +174,30 @@ func terminal(w io.Writer) bool {
 }
 
 // dataDir is the data folder: the flag, else XDG_STATE_HOME/bowline, else
-// ~/.local/state/bowline.
+// ~/.local/state/bowline. A HOME that is not absolute is none: the background
+// server has another current folder.
 func (a *app) dataDir(flag string) (string, error) {
+	var dir string
 	switch {
 	case flag != "":
-		return a.abs(flag), nil
+		dir = a.abs(flag)
 	case filepath.IsAbs(a.getenv["XDG_STATE_HOME"]):
-		return filepath.Join(a.getenv["XDG_STATE_HOME"], "bowline"), nil
-	case a.getenv["HOME"] != "":
-		return filepath.Join(a.getenv["HOME"], ".local", "state", "bowline"), nil
+		dir = filepath.Join(a.getenv["XDG_STATE_HOME"], "bowline")
+	case filepath.IsAbs(a.getenv["HOME"]):
+		dir = filepath.Join(a.getenv["HOME"], ".local", "state", "bowline")
+	default:
+		return "", wire.Errorf(wire.CodeUsage, "no data folder: neither --data is given nor is XDG_STATE_HOME or HOME an absolute path")
 	}
-	return "", wire.Errorf(wire.CodeUsage, "no data folder: neither --data, XDG_STATE_HOME nor HOME is set")
+	return dir, utf8Only("data folder", dir)
+}
+
+// utf8Only refuses what JSON cannot carry: a byte that silently became another
+// one would name another file, or run another command.
+func utf8Only(what, text string) error {
+	if !utf8.ValidString(text) {
+		return wire.Errorf(wire.CodeUsage, "%s: holds bytes that are not UTF-8, which cannot be handed over as they are", what).With("field", what)
+	}
+	return nil
 }
 
 // abs makes a path of the command line absolute.

@@ -54,6 +54,10 @@ func TestCommandLine(t *testing.T) {
 		{[]string{"stop"}, 2, "", "no data folder"},
 		{[]string{"serve", "--allow-env", "A=b"}, 2, "", "no data folder"},
 		{[]string{"serve", "--data", "d", "--allow-env", "A=b"}, 2, "", "--allow-env"},
+		{[]string{"run", "--", "printf", "a\xff"}, 2, "", "argv[1]: holds bytes that are not UTF-8"},
+		{[]string{"run", "--prompt", "a\xff"}, 2, "", "prompt: holds bytes that are not UTF-8"},
+		{[]string{"run", "--workspace", "/\xff", "--", "true"}, 2, "", "workspace: holds bytes that are not UTF-8"},
+		{[]string{"stop", "--data", "/\xff"}, 2, "", "data folder: holds bytes that are not UTF-8"},
 		{[]string{"version"}, 0, "bowline ", ""},
 		{[]string{"completion"}, 2, "", "bash|zsh|fish|powershell"},
 		{[]string{"completion", "tcsh"}, 2, "", `unknown command "tcsh"`},
@@ -196,5 +200,32 @@ func TestDescriptors(t *testing.T) {
 	}
 	if got := strings.Join(names, " "); got != "codex command scripted" {
 		t.Errorf("drivers %s", got)
+	}
+}
+
+// TestManPage: every verb and flag is in it, and nothing is taken for a
+// request of roff.
+func TestManPage(t *testing.T) {
+	t.Parallel()
+	code, page, stderr := invoke(t, nil, "man")
+	if code != 0 || stderr != "" {
+		t.Fatalf("exit code %d, stderr %q", code, stderr)
+	}
+	for _, want := range []string{
+		".TH BOWLINE 1\n", ".SS bowline run [flags] [\\-\\-prompt TEXT | \\-\\- ARGV...]\n", ".B \\-\\-token\\-file FILE\n",
+		".SS bowline runs events RUN", ".SS bowline harness prp", ".SS bowline completion", ".B 130\n",
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+	for line := range strings.Lines(page) {
+		request, _, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if strings.HasPrefix(line, ".") && !strings.Contains(" .TH .SH .SS .TP .B .nf .fi ", " "+request+" ") {
+			t.Errorf("line %q is a request", line)
+		}
+	}
+	if got := roff(".x\n'y\na-b\\c…\n"); got != "\\&.x\n\\&'y\na\\-b\\ec..." {
+		t.Errorf("escaped as %q", got)
 	}
 }

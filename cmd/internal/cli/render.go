@@ -78,7 +78,7 @@ func (r *renderer) event(typ string, payload json.RawMessage) error {
 		var p struct {
 			Status string `json:"status"`
 		}
-		if json.Unmarshal(payload, &p) == nil {
+		if decoded(payload, &p) {
 			r.talk.status(p.Status)
 		}
 	case "run.ended":
@@ -89,7 +89,7 @@ func (r *renderer) event(typ string, payload json.RawMessage) error {
 
 func (r *renderer) delta(payload json.RawMessage) error {
 	var p deltaPayload
-	if json.Unmarshal(payload, &p) != nil || p.Late {
+	if !decoded(payload, &p) || p.Late {
 		return nil // of a newer driver, or of a turn that was over: not shown here
 	}
 	data := p.bytes()
@@ -107,6 +107,10 @@ func (r *renderer) delta(payload json.RawMessage) error {
 	}
 	return nil
 }
+
+// decoded tells whether a payload is what this version knows. One that is not
+// comes from a newer driver: --json shows it, a person does not see it.
+func decoded(payload json.RawMessage, into any) bool { return json.Unmarshal(payload, into) == nil }
 
 // bytes are the delta's text; nil when it has none or its encoding is unknown.
 func (p *deltaPayload) bytes() []byte {
@@ -183,7 +187,7 @@ func (r *renderer) completed(payload json.RawMessage) error {
 		Text   *string `json:"text"`
 		Late   bool    `json:"late"`
 	}
-	if json.Unmarshal(payload, &p) != nil || p.Late || !speaks(p.Kind) {
+	if !decoded(payload, &p) || p.Late || !speaks(p.Kind) {
 		return nil
 	}
 	s := r.speeches[p.ItemID]
@@ -250,7 +254,7 @@ func (r *renderer) diagnostic(payload json.RawMessage) error {
 		Message string `json:"message"`
 		Summary string `json:"summary"`
 	}
-	if json.Unmarshal(payload, &p) != nil {
+	if !decoded(payload, &p) {
 		return nil
 	}
 	text := p.Message

@@ -5,7 +5,9 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -261,7 +263,7 @@ func TestStatusLine(t *testing.T) {
 
 type brokenWriter struct{}
 
-var errBroken = errors.New("broken pipe")
+var errBroken = &fs.PathError{Op: "write", Path: "/dev/stdout", Err: syscall.EPIPE}
 
 func (brokenWriter) Write([]byte) (int, error) { return 0, errBroken }
 
@@ -278,6 +280,10 @@ func TestRenderBrokenStreams(t *testing.T) {
 		if !errors.As(err, &broken) || broken.name != tt.name || !strings.Contains(err.Error(), tt.name) {
 			t.Errorf("%s: %v", tt.payload, err)
 		}
+	}
+	full := &stdioError{"stdout", &fs.PathError{Op: "write", Path: "/dev/stdout", Err: syscall.ENOSPC}}
+	if got := full.why(); got != "stdout cannot be written: no space left on device" {
+		t.Errorf("a full disk: %q", got)
 	}
 	// Talk that nobody hears is no failure.
 	r := &renderer{talk: &talk{w: brokenWriter{}}}

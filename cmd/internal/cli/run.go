@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,6 +19,7 @@ import (
 	"bowline/controlplane/launch"
 	"bowline/controlplane/resource"
 	"bowline/wire"
+	"bowline/wire/carrier"
 )
 
 // runFlags are what the user asked for.
@@ -152,6 +154,9 @@ func (a *app) prepare(f *runFlags) (*prepared, error) {
 	if f.workspace != "" {
 		ws = a.abs(f.workspace)
 	}
+	if err := checkTexts(f, ws); err != nil {
+		return nil, err
+	}
 	if err := checkWorkspace(ws); err != nil {
 		return nil, err
 	}
@@ -259,6 +264,18 @@ func (a *app) findProvider(d config.Driver, env []string) error {
 	return wire.Errorf(wire.CodeSpawnFailed, "there is no program %q: install Codex, or name its binary in drivers.codex.command of a file given with --config", program).With("field", "driver")
 }
 
+func checkTexts(f *runFlags, workspace string) error {
+	for i, arg := range f.argv {
+		if err := utf8Only(fmt.Sprintf("argv[%d]", i), arg); err != nil {
+			return err
+		}
+	}
+	if err := utf8Only("prompt", f.prompt); err != nil {
+		return err
+	}
+	return utf8Only("workspace", workspace)
+}
+
 func checkWorkspace(dir string) error {
 	st, err := os.Stat(dir)
 	switch {
@@ -312,8 +329,10 @@ func (a *app) attached(ctx context.Context, f *runFlags, p *prepared) (*watch, e
 	}
 	var c *client.Client
 	err = a.interruptible(ctx, func(ctx context.Context) error {
-		var err error
-		c, err = a.join(ctx, &f.at)
+		err := checkDial(ctx, f.at.url)
+		if err == nil {
+			c, err = a.join(ctx, &f.at)
+		}
 		return err
 	})
 	if err != nil {
@@ -333,6 +352,23 @@ func (a *app) attached(ctx context.Context, f *runFlags, p *prepared) (*watch, e
 		w.rejoin = a.rejoin(data)
 	}
 	return w, w.follow(ctx)
+}
+
+// checkDial refuses a server that our runner would refuse to dial, before
+// anything is made there: plain HTTP beyond this machine.
+func checkDial(ctx context.Context, serverURL string) error {
+	rest, plain := strings.CutPrefix(serverURL, "http://")
+	if !plain {
+		return nil // https, or refused by the client
+	}
+	target, err := carrier.ParseTarget("ws://" + rest)
+	if err != nil {
+		return nil //nolint:nilerr // not a URL: the client says so better
+	}
+	if _, err := target.Resolve(ctx, nil); wire.CodeOf(err) == wire.CodeConfigInvalid {
+		return wire.Errorf(wire.CodeUsage, "--server: a runner dials plain http:// on this machine only; use https://").With("field", "server")
+	}
+	return nil
 }
 
 // rejoin starts the data folder's server again, or finds the one somebody else

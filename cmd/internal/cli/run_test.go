@@ -287,3 +287,20 @@ func TestLookPath(t *testing.T) {
 		}
 	}
 }
+
+func TestCheckDial(t *testing.T) {
+	t.Parallel()
+	for url, ok := range map[string]bool{
+		"": true, "http://127.0.0.1:1": true, "http://[::1]:1/x": true, "https://192.0.2.1": true,
+		"not a url": true, "http://": true, // the client's to refuse
+		"http://192.0.2.1:1": false, "http://[2001:db8::1]": false,
+	} {
+		err := checkDial(t.Context(), url)
+		if ok && err != nil {
+			t.Errorf("%q: %v", url, err)
+		}
+		if !ok {
+			wantCode(t, err, wire.CodeUsage, "https://")
+		}
+	}
+}

@@ -3,7 +3,9 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"syscall"
 	"text/tabwriter"
 	"time"
 
@@ -15,8 +17,10 @@ import (
 )
 
 func (a *app) runsCommand() *cobra.Command {
-	runs := &cobra.Command{Use: "runs", Short: "Look at runs, and cancel them", Args: noCommand,
-		RunE: whichVerb("which verb?", "list|show|events|cancel")}
+	runs := &cobra.Command{
+		Use: "runs", Short: "Look at runs, and cancel them", Args: noCommand,
+		RunE: whichVerb("which verb?", "list|show|events|cancel"),
+	}
 	var at serverFlags
 	at.add(runs.PersistentFlags())
 	runs.AddCommand(a.runsList(&at), a.runsShow(&at), a.runsEvents(&at), a.runsCancel(&at))
@@ -28,7 +32,8 @@ func (a *app) runsList(at *serverFlags) *cobra.Command {
 		asJSON bool
 		q      client.ListQuery
 	)
-	cmd := &cobra.Command{Use: "list", Short: "List runs, newest first", Args: noArgs,
+	cmd := &cobra.Command{
+		Use: "list", Short: "List runs, newest first", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withServer(cmd.Context(), at, func(ctx context.Context, c *client.Client) error {
 				list, err := c.ListRuns(ctx, q)
@@ -54,7 +59,8 @@ func (a *app) runsList(at *serverFlags) *cobra.Command {
 				}
 				return nil
 			})
-		}}
+		},
+	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Flags().StringVar(&q.Status, "status", "", "only runs of this `STATUS`")
 	cmd.Flags().IntVar(&q.Limit, "limit", 0, "at most `N` (0: the server's default)")
@@ -64,7 +70,8 @@ func (a *app) runsList(at *serverFlags) *cobra.Command {
 
 func (a *app) runsShow(at *serverFlags) *cobra.Command {
 	var asJSON bool
-	cmd := &cobra.Command{Use: "show RUN", Short: "Show one run", Args: oneArg("a run id"),
+	cmd := &cobra.Command{
+		Use: "show RUN", Short: "Show one run", Args: oneArg("a run id"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withServer(cmd.Context(), at, func(ctx context.Context, c *client.Client) error {
 				r, err := c.GetRun(ctx, args[0])
@@ -73,7 +80,8 @@ func (a *app) runsShow(at *serverFlags) *cobra.Command {
 				}
 				return a.showRun(r, asJSON)
 			})
-		}}
+		},
+	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
@@ -104,7 +112,7 @@ func (a *app) showRun(r *resource.Run, asJSON bool) error {
 		row("connected", fmt.Sprint(r.Runner.Connected))
 		row("fault", r.Runner.Fault)
 	}
-	row("result", string(r.Result))
+	row("result", printable(string(r.Result)))
 	w := tabwriter.NewWriter(a.Stdout, 0, 0, 2, ' ', 0)
 	if _, err := w.Write([]byte(text)); err != nil {
 		return stdoutFailed(err)
@@ -120,7 +128,8 @@ func (a *app) runsEvents(at *serverFlags) *cobra.Command {
 		after  string
 		asJSON bool
 	)
-	cmd := &cobra.Command{Use: "events RUN", Short: "Follow the events of a run to its end", Args: oneArg("a run id"),
+	cmd := &cobra.Command{
+		Use: "events RUN", Short: "Follow the events of a run to its end", Args: oneArg("a run id"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if after != "" {
 				if _, err := resource.ParseCursor(after); err != nil {
@@ -138,7 +147,8 @@ func (a *app) runsEvents(at *serverFlags) *cobra.Command {
 				}
 				return nil
 			})
-		}}
+		},
+	}
 	cmd.Flags().StringVar(&after, "after", "", "start behind this `CURSOR`, for example 1.17")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print NDJSON")
 	return cmd
@@ -167,7 +177,8 @@ func (a *app) showLine(line *resource.Line, asJSON bool) error {
 
 func (a *app) runsCancel(at *serverFlags) *cobra.Command {
 	var asJSON bool
-	cmd := &cobra.Command{Use: "cancel RUN", Short: "Cancel a run; answers at once", Args: oneArg("a run id"),
+	cmd := &cobra.Command{
+		Use: "cancel RUN", Short: "Cancel a run; answers at once", Args: oneArg("a run id"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withServer(cmd.Context(), at, func(ctx context.Context, c *client.Client) error {
 				r, err := c.CancelRun(ctx, args[0])
@@ -180,7 +191,8 @@ func (a *app) runsCancel(at *serverFlags) *cobra.Command {
 				a.warn("%s is %s", r.ID, r.Status)
 				return nil
 			})
-		}}
+		},
+	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
@@ -206,6 +218,14 @@ type stdioError struct {
 }
 
 func (e *stdioError) Error() string { return e.name + " cannot be written: " + e.cause.Error() }
+
+// why says it to a person.
+func (e *stdioError) why() string {
+	if errors.Is(e.cause, syscall.EPIPE) {
+		return e.name + " was closed"
+	}
+	return fmt.Sprintf("%s cannot be written: %v", e.name, errnoText(e.cause))
+}
 
 // Unwrap makes it the typed error of a closed stream.
 func (e *stdioError) Unwrap() error {

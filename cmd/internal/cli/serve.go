@@ -153,8 +153,10 @@ func (a *app) stopCommand() *cobra.Command {
 }
 
 func (a *app) harnessCommand() *cobra.Command {
-	h := &cobra.Command{Use: "harness", Short: "Offer a part of Bowline to outside test suites", Args: noCommand,
-		RunE: whichVerb("which harness?", "prp")}
+	h := &cobra.Command{
+		Use: "harness", Short: "Offer a part of Bowline to outside test suites", Args: noCommand,
+		RunE: whichVerb("which harness?", "prp"),
+	}
 	h.AddCommand(&cobra.Command{
 		Use:   "prp",
 		Short: "One PRP authority behind JSON lines on stdin and stdout",
@@ -170,7 +172,8 @@ func (a *app) harnessCommand() *cobra.Command {
 
 func (a *app) versionCommand() *cobra.Command {
 	var asJSON bool
-	cmd := &cobra.Command{Use: "version", Short: "Print the version", Args: noArgs,
+	cmd := &cobra.Command{
+		Use: "version", Short: "Print the version", Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			b := build()
 			if asJSON {
@@ -185,7 +188,8 @@ func (a *app) versionCommand() *cobra.Command {
 				return stdoutFailed(err)
 			}
 			return nil
-		}}
+		},
+	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }

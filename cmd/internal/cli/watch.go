@@ -104,11 +104,11 @@ func (w *watch) unheard(ctx context.Context, broken *stdioError) error {
 	run, err := w.client.CancelRun(ctx, w.run.ID)
 	switch {
 	case err != nil:
-		w.app.warn("bowline: %s was closed; run %s goes on: it cannot be cancelled: %s", broken.name, w.run.ID, printable(err.Error()))
+		w.app.warn("bowline: %s; run %s goes on: it cannot be cancelled: %s", broken.why(), w.run.ID, printable(err.Error()))
 	case run.Status == "completed":
 		return broken // all of it but the end was heard
 	default:
-		w.app.warn("bowline: %s was closed; run %s is cancelled", broken.name, w.run.ID)
+		w.app.warn("bowline: %s; cancelling run %s", broken.why(), w.run.ID)
 	}
 	return &exitError{wire.ExitFailed}
 }

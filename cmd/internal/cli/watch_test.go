@@ -105,6 +105,7 @@ func (p *plane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer(p.ticket.HTTPStatus(), resource.ErrorEnvelope{Error: resource.ErrorBody{Code: p.ticket, Message: "no ticket"}})
 	case "GET /v1/runs/r/events":
 		p.stream(w, r)
+	case "GET /readyz":
 	default:
 		p.t.Errorf("unexpected request %s %s", r.Method, r.URL.Path)
 	}
@@ -358,7 +359,7 @@ func TestClosedStdout(t *testing.T) {
 			p.emit("item.delta", `{"kind":"command_execution","stream":"`+name+`","text":"x"}`)
 		})
 		wantExit(t, w.wait(t), wire.ExitFailed)
-		if p.cancels != 1 || w.talk.String() != "bowline: "+name+" was closed; run r is cancelled\n" {
+		if p.cancels != 1 || w.talk.String() != "bowline: "+name+" was closed; cancelling run r\n" {
 			t.Errorf("%s: %d cancels, stderr %q", name, p.cancels, w.talk.String())
 		}
 	}
@@ -460,5 +461,36 @@ func TestLauncherFails(t *testing.T) {
 	}
 	if !strings.Contains(w.talk.String(), "the runner cannot be kept running") || !strings.Contains(w.talk.String(), "the runner's log is "+w.runnerLog()) {
 		t.Errorf("stderr %q", w.talk.String())
+	}
+}
+
+// TestInterruptedReader: Ctrl-C ends a verb that follows a run, and cancels
+// nothing.
+func TestInterruptedReader(t *testing.T) {
+	t.Parallel()
+	p := newPlane(t)
+	p.emit("item.delta", `{"text":"a\u001b[2Jb"}`)
+	s := httptest.NewServer(p)
+	t.Cleanup(s.Close)
+	out, talk, signals, done := new(locked), new(locked), make(chan os.Signal, 1), make(chan int, 1)
+	dir := t.TempDir()
+	if err := os.WriteFile(dir+"/token", []byte("t"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		done <- Main(t.Context(), Process{
+			Args:   []string{"runs", "events", "r", "--server", s.URL, "--token-file", "token"},
+			Stdout: out, Stderr: talk, Dir: dir, Signals: signals,
+		})
+	}()
+	out.await(t, "1.1\t0001-01-01T00:00:00Z\titem.delta\t")
+	signals <- os.Interrupt
+	select {
+	case code := <-done:
+		if code != wire.ExitSignal || talk.String() != "" || p.cancels != 0 {
+			t.Errorf("exit code %d, stderr %q, %d cancels", code, talk.String(), p.cancels)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("the command did not end within 20 s of Ctrl-C")
 	}
 }
