@@ -13,7 +13,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"log/slog"
+	stdlog "log"
 	"net"
 	"net/http"
 	"os"
@@ -304,8 +304,7 @@ func (p *process) serve(l net.Listener, h http.Handler, tlsConfig *tls.Config) {
 	protocols.SetHTTP1(true) // a runner's WebSocket is an HTTP/1.1 upgrade
 	srv := &http.Server{
 		Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleConnection, MaxHeaderBytes: maxHeaderBytes,
-		Protocols: protocols, // A panic of a handler is told here.
-		ErrorLog:  slog.NewLogLogger(p.opt.logger().Handler(), slog.LevelWarn),
+		Protocols: protocols, ErrorLog: stdlog.New(httpLog{p.opt.logger()}, "", 0),
 	}
 	if tlsConfig != nil {
 		l = tls.NewListener(l, tlsConfig)

@@ -558,6 +558,8 @@ func TestDocsExamples(t *testing.T) {
 		t.Errorf("another body with the same key: status %d", resp.StatusCode)
 	}
 	id := slices.Collect(maps.Keys(ids))[0]
+	// Its runner writes into the data folder until it has gone.
+	defer waitFor(t, "the runner to be gone", func() bool { return runnerPID(id) == 0 })
 
 	// Every member of the table exists, and no other.
 	var doc struct {

@@ -47,6 +47,7 @@ type env struct {
 	*suite.T
 	target Target
 	dir    string
+	state0 string // state directory, when it is a predecessor's
 	id     peer.Identity
 	digest string
 	url    string
@@ -57,6 +58,7 @@ type env struct {
 
 	mu      sync.Mutex
 	answers map[int64]peer.M
+	stray   string // a line on stdout that is no JSON object
 	ended   chan struct{}
 	arrived chan struct{}
 }
@@ -135,7 +137,9 @@ func (e *env) read(r io.Reader) {
 	for sc.Scan() {
 		m, err := peer.ParseObject(sc.Bytes())
 		if err != nil {
-			e.Logf("line on stdout is no JSON object: %.200s", sc.Text())
+			e.mu.Lock()
+			e.stray = sc.Text()
+			e.mu.Unlock()
 			continue
 		}
 		e.mu.Lock()
@@ -165,7 +169,9 @@ func (e *env) answer(id int64, op string) peer.M {
 		e.mu.Lock()
 		m, ok := e.answers[id]
 		delete(e.answers, id)
+		stray := e.stray
 		e.mu.Unlock()
+		e.Check(stray == "", "a line on stdout is no JSON object: %.200s", stray)
 		if ok {
 			return m
 		}
@@ -200,10 +206,17 @@ func (e *env) refused(op string, args peer.M) {
 	e.Check(m["ok"] == false && peer.Str(m, "error") != "", "%s was not refused: %s", op, peer.Write(m))
 }
 
+func (e *env) stateDir() string {
+	if e.state0 != "" {
+		return e.state0
+	}
+	return filepath.Join(e.dir, "state")
+}
+
 func (e *env) startArgs() peer.M {
 	return peer.M{
 		"identity": e.id.Members(), "runnerVersion": "0.3.0", "runnerDigest": e.digest,
-		"stateDir": filepath.Join(e.dir, "state"), "leaseTtlMs": 60000, "tool": "ok", "commit": "ok",
+		"stateDir": e.stateDir(), "leaseTtlMs": 60000, "tool": "ok", "commit": "ok",
 	}
 }
 
@@ -395,7 +408,7 @@ func Cases(target Target) []suite.Case {
 	for _, list := range [][]suite.Case{
 		upgradeCases(target), frameCases(target), helloCases(target), responseCases(target), ticketCases(target),
 		leaseCases(target), secureCases(target), harnessCases(target), commandCases(target), resultCases(target),
-		eventCases(target), replayCases(target), schemaCases(target), faultCases(target), toolCases(target), restartCases(target), raceCases(target), randomCases(target), garbageCases(target),
+		eventCases(target), replayCases(target), schemaCases(target), faultCases(target), toolCases(target), restartCases(target), raceCases(target), randomCases(target), garbageCases(target), crashCases(target),
 	} {
 		out = append(out, list...)
 	}

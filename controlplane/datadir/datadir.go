@@ -23,6 +23,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -135,10 +136,23 @@ func private(path string) error {
 	if !st.IsDir() {
 		return unusable(path, errors.New("not a directory"))
 	}
+	if err := ownedBy(st, os.Geteuid()); err != nil {
+		return unusable(path, err)
+	}
 	if st.Mode().Perm() != 0o700 {
 		if err := os.Chmod(path, 0o700); err != nil { //nolint:gosec // a directory needs its x bit
 			return unusable(path, err)
 		}
+	}
+	return nil
+}
+
+// ownedBy refuses what belongs to another user: who owns the folder says which
+// server a caller talks to, and that server what runs on the caller's machine.
+func ownedBy(st fs.FileInfo, uid int) error {
+	sys, ok := st.Sys().(*syscall.Stat_t)
+	if !ok || int64(sys.Uid) != int64(uid) {
+		return errors.New("belongs to another user")
 	}
 	return nil
 }

@@ -95,6 +95,9 @@ func Find(data string) (*Server, string, error) {
 	if err != nil {
 		return nil, "", fmt.Errorf("data folder: %w", err)
 	}
+	if err := ours(data); err != nil {
+		return nil, "", err
+	}
 	raw, err := readSmall(filepath.Join(data, readyName))
 	missing := errors.Is(err, fs.ErrNotExist)
 	if err != nil && !missing {
@@ -131,6 +134,9 @@ func Find(data string) (*Server, string, error) {
 
 // OwnerProcess is the process that owns the folder, and whether it lives.
 func OwnerProcess(data string) (launch.ProcessID, bool, error) {
+	if err := ours(data); err != nil { // its record could name any process of ours
+		return launch.ProcessID{}, false, err
+	}
 	o, err := readOwner(data)
 	if errors.Is(err, fs.ErrNotExist) {
 		return launch.ProcessID{}, false, nil
@@ -139,6 +145,21 @@ func OwnerProcess(data string) (launch.ProcessID, bool, error) {
 		return launch.ProcessID{}, false, unusable(data, err)
 	}
 	return o.process(), launch.Alive(o.process()), nil
+}
+
+// ours refuses a folder of another user; none at all is fine.
+func ours(data string) error {
+	st, err := os.Stat(data)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = ownedBy(st, os.Geteuid())
+	}
+	if err != nil {
+		return unusable(data, err)
+	}
+	return nil
 }
 
 // readOwner reads the owner record. An empty one (the lock was taken this

@@ -188,19 +188,35 @@ func (s *Spec) check() error {
 	return nil
 }
 
-// PlatformEnv picks from environ ("NAME=value") what every runner needs
-// (prp.md 11.6, "platform allow-list") and the variables named in extra.
-func PlatformEnv(environ, extra []string) []string {
-	platform := []string{
+// standInEnv is the platform allow-list of prp.md 11.6, as far as Linux has it.
+func standInEnv() []string {
+	return []string{
 		"PATH", "HOME", "CODEX_HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ",
 		"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY",
-		"http_proxy", "https_proxy", "no_proxy", "all_proxy",
-		"SSL_CERT_FILE", "SSL_CERT_DIR", "USER", "LOGNAME", "SHELL", "TERM", "TMPDIR", "XDG_RUNTIME_DIR",
+		"SSL_CERT_FILE", "SSL_CERT_DIR", "RUST_BACKTRACE",
 	}
+}
+
+// StandInEnv picks from environ ("NAME=value") what a spawner of
+// "paperclip.runner" hands on (prp.md 11.6) and the variables named in extra.
+func StandInEnv(environ, extra []string) []string {
+	return pickEnv(environ, append(standInEnv(), extra...))
+}
+
+// PlatformEnv picks from environ what our own runner needs and the variables
+// named in extra: what a stand-in gets, and what programs on Linux expect
+// besides.
+func PlatformEnv(environ, extra []string) []string {
+	names := append(standInEnv(), "http_proxy", "https_proxy", "no_proxy", "all_proxy",
+		"USER", "LOGNAME", "SHELL", "TERM", "TMPDIR", "XDG_RUNTIME_DIR")
+	return pickEnv(environ, append(names, extra...))
+}
+
+func pickEnv(environ, names []string) []string {
 	var out []string
 	for _, kv := range environ {
 		name, _, _ := strings.Cut(kv, "=")
-		if slices.Contains(platform, name) || slices.Contains(extra, name) {
+		if slices.Contains(names, name) {
 			out = append(out, kv)
 		}
 	}

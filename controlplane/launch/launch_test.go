@@ -355,6 +355,10 @@ func TestPlatformEnv(t *testing.T) {
 	if !slices.Equal(got, []string{"PATH=/bin", "WANTED=w"}) {
 		t.Errorf("got %v", got)
 	}
+	got = StandInEnv([]string{"PATH=/bin", "TERM=x", "USER=u", "WANTED=w", "TZ=UTC"}, []string{"WANTED"})
+	if !slices.Equal(got, []string{"PATH=/bin", "WANTED=w", "TZ=UTC"}) {
+		t.Errorf("stand-in: got %v", got)
+	}
 }
 
 func release(t *testing.T, p *Process) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -171,13 +172,39 @@ func (m *Manager) take(ctx context.Context, run *store.RunRow) error {
 }
 
 // Session is the live session of a run, for its runner's connection. Unknown
-// run: wire.CodeNotFound.
+// run, or one that has ended and whose tickets and leases have too:
+// wire.CodeNotFound. Whoever knows a run's id may ask, so the session of an
+// ended run, which is a window of events to read, is not opened for somebody
+// who cannot authenticate.
 func (m *Manager) Session(ctx context.Context, runID string) (*session.Session, error) {
+	if m.peek(runID) == nil {
+		if err := m.admits(ctx, runID); err != nil {
+			return nil, err
+		}
+	}
 	e, err := m.open(ctx, runID)
 	if err != nil {
 		return nil, err
 	}
 	return e.live, nil
+}
+
+// admits fails with wire.CodeNotFound when no runner can join a run any more.
+func (m *Manager) admits(ctx context.Context, runID string) error {
+	row, err := m.run(ctx, runID)
+	if err != nil || !store.Terminal(row.Status) {
+		return err
+	}
+	st, err := m.cfg.Store.Session(ctx, row.SessionID, 0)
+	if err != nil {
+		return err
+	}
+	now := m.cfg.Now().UnixMilli()
+	if slices.ContainsFunc(st.Tickets, func(t store.TicketRow) bool { return t.UsedAtMs == 0 && t.ExpiresAtMs > now }) ||
+		slices.ContainsFunc(st.Leases, func(l store.LeaseRow) bool { return l.RevokedAtMs == 0 && l.ExpiresAtMs > now }) {
+		return nil
+	}
+	return notFound()
 }
 
 // open returns the entry of a run, opening its session if need be.

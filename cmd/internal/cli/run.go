@@ -189,7 +189,7 @@ func (a *app) prepare(f *runFlags) (*prepared, error) {
 		}
 	} else {
 		p.spec.Path, p.spec.StandIn, version = a.abs(f.runner), true, launch.StandInVersion
-		p.spec.Env = launch.PlatformEnv(env, pass)
+		p.spec.Env = launch.StandInEnv(env, pass)
 	}
 	digest, err := launch.Digest(p.spec.Path)
 	if err != nil {
