@@ -19,6 +19,6 @@ func (l httpLog) Write(line []byte) (int, error) {
 			level = slog.LevelWarn
 		}
 	}
-	l.log.Log(context.Background(), level, string(bytes.TrimSpace(line)))
+	l.log.Log(context.Background(), level, "http server", "text", string(bytes.TrimSpace(line)))
 	return len(line), nil
 }

@@ -43,6 +43,8 @@ const (
 	maxHeaderBytes = 32 << 10
 	// stopWithin bounds a graceful stop.
 	stopWithin = 15 * time.Second
+	// drainWithin is how much of it requests have that are being answered.
+	drainWithin = 3 * time.Second
 	// watchEvery is how often idleness and the store's latch are looked at.
 	watchEvery = time.Second
 )
@@ -380,9 +382,7 @@ func (p *process) stop(ctx context.Context) error {
 		p.server.StopStreams()
 	}
 	for _, srv := range p.http {
-		if err := srv.Shutdown(ctx); err != nil {
-			errs = append(errs, err, srv.Close())
-		}
+		errs = append(errs, shutdown(ctx, srv))
 	}
 	for range p.http {
 		if err := <-p.serving; !errors.Is(err, http.ErrServerClosed) {
@@ -393,6 +393,21 @@ func (p *process) stop(ctx context.Context) error {
 		errs = append(errs, p.undo[i](ctx))
 	}
 	return errors.Join(errs...)
+}
+
+// shutdown lets requests end, for a while: one whose body never comes must use
+// up neither the time of what is stopped behind it nor the exit code.
+func shutdown(ctx context.Context, srv *http.Server) error {
+	short, cancel := context.WithTimeout(ctx, drainWithin)
+	defer cancel()
+	err := srv.Shutdown(short)
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = nil
+	}
+	return errors.Join(err, srv.Close())
 }
 
 func closeListener(l net.Listener) error {

@@ -118,7 +118,7 @@ func (p *program) run(ctx context.Context) (err error) {
 		err = errors.Join(err, sup.Close(ctx))
 	}()
 	ex := executor.New(executor.Options{
-		Journal: jr, Kinds: kinds(), Spawner: m.lines.watching(sup), Environ: p.env, PassEnv: p.passEnv, Workspace: p.workspace,
+		Journal: jr, Kinds: kinds(), Spawner: m.lines.watching(sup), Environ: p.env, PassEnv: p.passEnv, OnlyPassEnv: !p.prpUse, Workspace: p.workspace,
 		Permission: p.permission, Redial: !p.prpUse, Log: log, OnCommand: m.command, OnReplay: m.replay, OnProvider: m.provider,
 	})
 	now := time.Now()

@@ -21,6 +21,10 @@ func TestDemo(t *testing.T) {
 			t.Errorf("the demo does not say %q:\n%s", want, r.stdout)
 		}
 	}
+	again := runProgram(t, cleanEnv(t), t.TempDir(), program(t, "bowline"), "demo", "--dir", dir)
+	if again.code != 2 || !strings.Contains(again.stderr, "is not empty") {
+		t.Errorf("a second demo in the same folder: exit code %d, stderr %q", again.code, again.stderr)
+	}
 	waitFor(t, "the demo's processes to be gone", func() bool { return len(processesWith(dir)) == 0 })
 }
 

@@ -9,7 +9,9 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
+	"io/fs"
 	"math/big"
 	"net"
 	"os"
@@ -157,6 +159,9 @@ func flagCases(target Target) []suite.Case {
 			e.hello()
 			for _, part := range []string{"environ", "cmdline"} {
 				text, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", p.cmd.Process.Pid, part))
+				if errors.Is(err, fs.ErrPermission) && os.Getuid() != 0 {
+					continue // a runner that hides it even from its own user leaks nothing either
+				}
 				e.OK(err, "%s", part)
 				e.Check(!bytes.Contains(text, []byte(e.a.Ticket)), "the ticket is in /proc/PID/%s", part)
 				e.Check(!bytes.Contains(text, []byte("bootstrap_")), "a part of the ticket is in /proc/PID/%s", part)

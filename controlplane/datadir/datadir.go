@@ -166,6 +166,15 @@ func flock(f *os.File) error {
 	}
 }
 
+func unlock(f *os.File) error {
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_UN)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
 func rewrite(f *os.File, data []byte) error {
 	if err := f.Truncate(0); err != nil {
 		return err
@@ -207,5 +216,8 @@ func (d *Dir) Close() error {
 		}
 	}
 	d.ready = nil
-	return errors.Join(err, d.lock.Close())
+	// Unlocked, not only closed: a child that was forked this moment and has
+	// not come to its exec yet holds a copy of the descriptor, and with it the
+	// lock.
+	return errors.Join(err, unlock(d.lock), d.lock.Close())
 }

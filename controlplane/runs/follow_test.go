@@ -42,7 +42,8 @@ func TestEventShowsWhatWasJudged(t *testing.T) {
 	if _, payload := show("{\"payload\":{" + head + "\"payload\":{\"text\":\"\xff\"}}}"); payload != "{\"text\":\"\uFFFD\"}" {
 		t.Errorf("broken UTF-8 is shown as %q", payload)
 	}
-	for _, body := range []string{``, `{`, `{"payload":{}}`,
+	for _, body := range []string{
+		``, `{`, `{"payload":{}}`,
 		`{"payload":{` + head + `"turnId":"t"}}`, `{"payload":{"payload":{}}}`,
 		`{"payload":{"sourceSeq":3,"sourceEventId":"e2","eventType":"item.delta","payload":{}}}`,
 		`{"payload":{"sourceSeq":2,"sourceEventId":"e3","eventType":"item.delta","payload":{}}}`,

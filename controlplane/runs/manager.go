@@ -197,7 +197,7 @@ func (m *Manager) admits(ctx context.Context, runID string) error {
 	}
 	st, err := m.cfg.Store.Session(ctx, row.SessionID, 0)
 	if err != nil {
-		return err
+		return orphanedRow(err)
 	}
 	now := m.cfg.Now().UnixMilli()
 	if slices.ContainsFunc(st.Tickets, func(t store.TicketRow) bool { return t.UsedAtMs == 0 && t.ExpiresAtMs > now }) ||
@@ -261,7 +261,7 @@ func (m *Manager) openSession(ctx context.Context, e *entry) (*session.Session, 
 		OnRunEnded: func(store.RunRow) { e.end() },
 	}, sessionID)
 	if err != nil {
-		return nil, err
+		return nil, orphanedRow(err)
 	}
 	if run := live.Brief().Run; run != nil && store.Terminal(run.Status) {
 		e.end()
@@ -381,6 +381,15 @@ func (m *Manager) Close(ctx context.Context) error {
 
 func notFound() *wire.Error {
 	return wire.Errorf(wire.CodeNotFound, "no run has the id in the path").With("field", "id")
+}
+
+// orphanedRow: run and session are written together, so a run without its
+// session is a damaged store and not something that was never there.
+func orphanedRow(err error) error {
+	if wire.CodeOf(err) != wire.CodeNotFound {
+		return err
+	}
+	return &wire.Error{Code: wire.CodeLogDamaged, Message: "the session of this run is missing in the store", Cause: err}
 }
 
 // drivers known besides the kinds themselves.

@@ -28,7 +28,7 @@ func (m *Manager) Get(ctx context.Context, id string) (*resource.Run, error) {
 	}
 	st, err := m.cfg.Store.Session(ctx, row.SessionID, 0)
 	if err != nil {
-		return nil, err
+		return nil, orphanedRow(err)
 	}
 	run := view(row)
 	detail(run, &st.Session, false)

@@ -84,15 +84,18 @@ type Spawner interface {
 
 // Options of an executor.
 type Options struct {
-	Journal    *journal.Journal
-	Kinds      map[string]Kind // by provider kind
-	Spawner    Spawner
-	Environ    []string // of the runner, without the ticket
-	PassEnv    []string // names handed on to providers and redacted
-	Workspace  string
-	Permission driver.Permission
-	Log        *slog.Logger
-	Now        func() time.Time
+	Journal *journal.Journal
+	Kinds   map[string]Kind // by provider kind
+	Spawner Spawner
+	Environ []string // of the runner, without the ticket
+	PassEnv []string // names handed on to providers and redacted
+	// OnlyPassEnv: a provider gets no other variable than the base ones and
+	// those of PassEnv, whatever the authority names.
+	OnlyPassEnv bool
+	Workspace   string
+	Permission  driver.Permission
+	Log         *slog.Logger
+	Now         func() time.Time
 	// Redial: the result of a terminal command may be delivered by a new
 	// connection; else the end of the connection ends the process (prp.md 9.8).
 	Redial bool

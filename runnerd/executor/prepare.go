@@ -78,6 +78,9 @@ func (e *Executor) adoptProvider(payload canonjson.Value) error {
 	}
 	names := slices.Clone(e.opt.PassEnv)
 	for _, n := range p.Get("envNames").Elements() {
+		if e.opt.OnlyPassEnv && !slices.Contains(e.opt.PassEnv, n.Str()) {
+			return wire.Errorf(wire.CodeEnvNotAllowed, "provider.envNames: a variable that this runner was not told to hand on").With("member", "provider.envNames")
+		}
 		names = append(names, n.Str())
 	}
 	e.mu.Lock()

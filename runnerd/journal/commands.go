@@ -24,7 +24,7 @@ const (
 func (j *Journal) Begin(cmd prp.Command) (Decision, Command, error) {
 	fingerprint, err := cmd.Fingerprint()
 	if err != nil {
-		return 0, Command{}, err
+		return 0, Command{}, &wire.Error{Code: wire.CodeProtocol, Message: fmt.Sprintf("command %d holds a number that is not finite", cmd.ControllerSeq), Cause: err}
 	}
 	c := Command{
 		CommandID: cmd.CommandID, ControllerSeq: cmd.ControllerSeq, Type: cmd.Type,

@@ -538,3 +538,13 @@ func TestV2Events(t *testing.T) {
 	}
 	mustClose(t, j)
 }
+
+func TestCommandWithoutAFingerprint(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	j := openIn(t, dir, params(dir))
+	defer mustClose(t, j)
+	if _, _, err := j.Begin(cmdOf(1, `{"n":1e999}`)); wire.CodeOf(err) != wire.CodeProtocol {
+		t.Errorf("a number that is not finite: %v, want protocol_violation", err)
+	}
+}

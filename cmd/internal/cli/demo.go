@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -55,6 +56,28 @@ func (a *app) demoCommand() *cobra.Command {
 	return cmd
 }
 
+// claimFolder takes an absent or empty folder for one demo: what an earlier one
+// left, or another one is writing, would be taken for this one's ledger.
+func claimFolder(dir, work string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return wire.Errorf(wire.CodeUnavailable, "the demo's folder: %v", err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return wire.Errorf(wire.CodeUnavailable, "the demo's folder: %v", err)
+	}
+	if len(entries) == 0 {
+		err = os.Mkdir(work, 0o700) // one of two that come at once
+	}
+	if len(entries) > 0 || errors.Is(err, fs.ErrExist) {
+		return wire.Errorf(wire.CodeUsage, "--dir: %s is not empty; the demo wants a folder of its own", dir).With("field", "dir")
+	}
+	if err != nil {
+		return wire.Errorf(wire.CodeUnavailable, "the demo's folder: %v", err)
+	}
+	return nil
+}
+
 func (a *app) say(format string, args ...any) error {
 	if _, err := fmt.Fprintf(a.Stdout, format+"\n", args...); err != nil {
 		return stdoutFailed(err)
@@ -66,8 +89,8 @@ func (a *app) demo(ctx context.Context, dir string) (err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, demoTimeout, wire.Errorf(wire.CodeUnavailable, "the demo did not end within %s", demoTimeout))
 	defer cancel()
 	data, work := filepath.Join(dir, "data"), filepath.Join(dir, "workspace")
-	if err := os.MkdirAll(work, 0o700); err != nil {
-		return wire.Errorf(wire.CodeUnavailable, "the demo's folder: %v", err)
+	if err := claimFolder(dir, work); err != nil {
+		return err
 	}
 	if err := a.say("Bowline demo in %s\n", dir); err != nil {
 		return err

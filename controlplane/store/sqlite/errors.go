@@ -58,7 +58,25 @@ func readError(what string, err error) error {
 	if errors.As(err, &known) {
 		return known
 	}
+	if spoiled(err) {
+		return &wire.Error{Code: wire.CodeLogDamaged, Message: "the database file is damaged where it holds the " + what, Cause: err}
+	}
 	e := wire.Errorf(wire.CodeInternal, "read %s from the store", what)
 	e.Cause = err
 	return e
+}
+
+// spoiled tells whether SQLite found that the file is not what it wrote.
+func spoiled(err error) bool {
+	kind := kindOf(err)
+	return kind == lib.SQLITE_CORRUPT || kind == lib.SQLITE_NOTADB
+}
+
+// openError gives a file that is damaged or no database its code.
+func openError(path string, err error) error {
+	var known *wire.Error
+	if !spoiled(err) || errors.As(err, &known) {
+		return err
+	}
+	return &wire.Error{Code: wire.CodeLogDamaged, Message: "the file " + path + " is damaged, or is no database", Cause: err}
 }

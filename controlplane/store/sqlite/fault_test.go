@@ -553,6 +553,7 @@ func TestRefusedFiles(t *testing.T) {
 				wantCode(t, err, wire.CodeUnavailable)
 				return
 			}
+			wantCode(t, err, wire.CodeLogDamaged)
 			after, err := os.ReadFile(path) //nolint:gosec // the test's own file
 			if err != nil || string(after) != string(before) {
 				t.Fatalf("a refused file was changed (%v)", err)

@@ -82,9 +82,14 @@ var _ store.Store = (*Store)(nil)
 
 // Open opens the file at path, makes it (0600, and its folder 0700) if it is
 // missing, brings its schema up to date and starts the writer. A file with a
-// newer schema than this program knows is refused with wire.CodeUnavailable.
+// newer schema than this program knows is refused with wire.CodeUnavailable,
+// one that is damaged or no database with wire.CodeLogDamaged.
 func Open(ctx context.Context, path string, opts Options) (*Store, error) {
-	return open(ctx, path, opts, nil)
+	s, err := open(ctx, path, opts, nil)
+	if err != nil {
+		return nil, openError(path, err)
+	}
+	return s, nil
 }
 
 // open is Open with a seam: wrap, if set, stands between the writer and its
