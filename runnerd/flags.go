@@ -1,6 +1,7 @@
 package runnerd
 
 import (
+	"io"
 	"regexp"
 	"slices"
 	"strconv"
@@ -75,6 +76,22 @@ func flagSpecs() []flagSpec {
 		list = append(list, flagSpec{name: n, value: true, own: true})
 	}
 	return append(list, flagSpec{name: "build-metadata"}, flagSpec{name: "version"})
+}
+
+// printHelp lists the flags. In PRP use there is no help: unknown flags are
+// ignored there (prp.md 11.4).
+func printHelp(w io.Writer) error {
+	text := "runnerd runs one agent and reports to a control plane. It is started by a launcher,\n" +
+		"for example by bowline run; docs/cli.md describes its flags:\n\n"
+	for _, s := range flagSpecs() {
+		text += "  --" + s.name
+		if s.value {
+			text += " VALUE"
+		}
+		text += "\n"
+	}
+	_, err := io.WriteString(w, text)
+	return err
 }
 
 func usage(format string, args ...any) *wire.Error {

@@ -41,6 +41,10 @@ func Main(ctx context.Context, args, env []string, stdio Stdio) int {
 		// Neither a ticket nor a mode: somebody at a terminal.
 		prpUse = false
 	}
+	if err == nil && !prpUse && len(args) == 1 && (args[0] == "--help" || args[0] == "-h") {
+		p := program{stdio: stdio, redactor: redact.New()}
+		return p.exit(printHelp(stdio.Out))
+	}
 	var c config
 	if err == nil {
 		c, err = parseFlags(args, prpUse)

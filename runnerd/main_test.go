@@ -621,3 +621,19 @@ func TestBuildMetadata(t *testing.T) {
 		t.Fatalf("%s: %v", out, err)
 	}
 }
+
+// TestHelp: a person gets the flags; in PRP use an unknown flag stays ignored.
+func TestHelp(t *testing.T) {
+	t.Parallel()
+	for _, flag := range []string{"--help", "-h"} {
+		var out, errs strings.Builder
+		if code := Main(t.Context(), []string{flag}, nil, Stdio{Out: &out, Err: &errs}); code != 0 || errs.Len() != 0 {
+			t.Errorf("%s: exit code %d, stderr %q", flag, code, errs.String())
+		}
+		for _, want := range []string{"  --connect-url VALUE\n", "  --version\n"} {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("%s: %q, want %q in it", flag, out.String(), want)
+			}
+		}
+	}
+}

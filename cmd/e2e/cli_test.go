@@ -181,7 +181,7 @@ func TestBadInput(t *testing.T) {
 		{"token without server", []string{"run", "--token-file", file, "--", "true"}, 2, "--server"},
 		{"no server", []string{"run", "--server", "http://127.0.0.1:9", "--token-file", file, "--", "true"}, 2, "does not hold one token"},
 		{"no such runner", []string{"run", "--runner", dir + "/none", "--", "true"}, 1, "spawn_failed"},
-		{"run not found", []string{"runs", "show", "01900000-0000-7000-8000-000000000000"}, 1, "not_found"},
+		{"run not found", []string{"runs", "show", "01900000-0000-7000-8000-000000000000"}, 1, `no run has the id "01900000-0000-7000-8000-000000000000"`},
 		{"bad cursor", []string{"runs", "events", "01900000-0000-7000-8000-000000000000", "--after", "x"}, 2, "bad_cursor"},
 		{"listen beyond loopback", []string{"serve", "--listen", "0.0.0.0:0", "--data", filepath.Join(dir, "other")}, 2, "listen_refused"},
 		{"long prompt is fine", []string{"run", "--driver", "scripted", "--prompt", promptFile}, 0, ""},

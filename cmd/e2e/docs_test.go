@@ -288,26 +288,52 @@ func TestDocsCommandLine(t *testing.T) {
 // runnerdFlags reads the names in runnerd's table of flags.
 func runnerdFlags(t *testing.T) []string {
 	t.Helper()
-	f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(repoRoot(t), "runnerd", "flags.go"), nil, 0)
+	var out []string
+	for _, name := range literals(t, "runnerd/flags.go", "flagSpecs") {
+		out = append(out, "--"+name)
+	}
+	return out
+}
+
+// literals are the strings in a function of a file.
+func literals(t *testing.T, file, function string) []string {
+	t.Helper()
+	f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(repoRoot(t), filepath.FromSlash(file)), nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var out []string
 	for _, d := range f.Decls {
 		fn, ok := d.(*ast.FuncDecl)
-		if !ok || fn.Name.Name != "flagSpecs" {
+		if !ok || fn.Name.Name != function {
 			continue
 		}
 		ast.Inspect(fn, func(n ast.Node) bool {
 			if e, ok := n.(ast.Expr); ok {
 				if text, ok := literal(e); ok {
-					out = append(out, "--"+text)
+					out = append(out, text)
 				}
 			}
 			return true
 		})
 	}
 	return out
+}
+
+// TestDocsEnvironment compares the variables of an agent and of a stand-in.
+func TestDocsEnvironment(t *testing.T) {
+	t.Parallel()
+	table := rows(readPage(t, "cli.md").section("### What the agent gets"))
+	if len(table) != 3 {
+		t.Fatalf("the table has %d rows, want 3", len(table))
+	}
+	drivers := literals(t, "runnerd/run.go", "kinds") // and the kinds themselves
+	drivers = slices.DeleteFunc(drivers, func(s string) bool { return slices.Contains(config.Kinds(), s) })
+	for i, actual := range [][]string{
+		literals(t, "runnerd/supervise/env.go", "providerNames"), drivers, literals(t, "controlplane/launch/launch.go", "standInEnv"),
+	} {
+		same(t, "variables, "+table[i][0], strings.Split(strings.ReplaceAll(table[i][1], "`", ""), ", "), actual)
+	}
 }
 
 func TestDocsConfig(t *testing.T) {

@@ -383,6 +383,7 @@ type testOwner struct {
 	started     []ProcessID
 	exits       []string
 	lost        string
+	detail      string
 	ended       chan struct{}
 	connections int64
 	// onStart is called by Started with the number of the start.
@@ -432,10 +433,10 @@ func (o *testOwner) State(context.Context) (State, error) {
 	return State{Connections: o.connections}, nil
 }
 
-func (o *testOwner) Lost(_ context.Context, reason, _ string) error {
+func (o *testOwner) Lost(_ context.Context, reason, detail string) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.lost = reason
+	o.lost, o.detail = reason, detail
 	return nil
 }
 

@@ -14,6 +14,7 @@ const MaxLogBytes = 4 << 20
 // would break when its owner dies.
 type logFile struct {
 	file *os.File
+	from int64 // where this process begins, in bytes
 }
 
 func openLog(path string) (*logFile, error) {
@@ -30,7 +31,11 @@ func openLog(path string) (*logFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &logFile{file: f}, nil
+	st, err := f.Stat()
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return &logFile{file: f, from: st.Size()}, nil
 }
 
 // bound empties the file when it has outgrown its limit.

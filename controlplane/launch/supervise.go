@@ -108,7 +108,7 @@ type Note struct {
 	Kind    string
 	Attempt int
 	PID     int
-	Exit    string
+	Exit    string // how it ended: the exit of NoteExited, else a sentence for people
 	Delay   time.Duration
 	Err     error
 }
@@ -150,7 +150,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 		delays := restartDelays()
 		d := s.Jitter(delays[restarts])
 		restarts++
-		s.note(Note{Kind: NoteRestarting, Attempt: s.Attempt + 1, Delay: d})
+		s.note(Note{Kind: NoteRestarting, Attempt: s.Attempt + 1, Exit: out.detail, Delay: d})
 		if err := s.pause(ctx, d); err != nil {
 			return err
 		}
@@ -198,10 +198,10 @@ func (s *Supervisor) once(ctx context.Context) (outcome, error) {
 		}
 		// A program that cannot be executed will not become one: only what a
 		// full machine explains is tried again.
-		out := outcome{spawnFailed: true, detail: err.Error()}
+		out := outcome{spawnFailed: true, detail: Detail("", err)}
 		if !errors.Is(err, syscall.EAGAIN) && !errors.Is(err, syscall.ENOMEM) && !errors.Is(err, syscall.EMFILE) && !errors.Is(err, syscall.ENFILE) && !errors.Is(err, syscall.ETXTBSY) {
 			out.done = true
-			return out, s.Owner.Lost(ctx, resource.LostLaunchFailed, spawnDetail(err))
+			return out, s.Owner.Lost(ctx, resource.LostLaunchFailed, out.detail)
 		}
 		return out, nil
 	}
@@ -214,7 +214,7 @@ func (s *Supervisor) once(ctx context.Context) (outcome, error) {
 		_, serr := p.Stop(context.WithoutCancel(ctx), stopGrace)
 		return outcome{}, errors.Join(err, serr, p.Release())
 	}
-	return s.attend(ctx, p, before.Connections, false)
+	return s.attend(ctx, p, before.Connections, ticket)
 }
 
 // previous deals with the process of an earlier owner: while it lives and its
@@ -233,20 +233,25 @@ func (s *Supervisor) previous(ctx context.Context) (done, joined bool, err error
 		return st.Ended, st.Connections > 0, nil
 	}
 	s.note(Note{Kind: NoteAdopted, Attempt: s.Attempt, PID: p.ID.PID})
-	out, err := s.attend(ctx, p, st.Connections, true)
+	out, err := s.attend(ctx, p, st.Connections, "")
 	return out.done, out.joined || st.Connections > 0, err
 }
 
-// attend waits until p is gone. An adopted process whose lease has ended
-// without a connection is ended.
-func (s *Supervisor) attend(ctx context.Context, p *Process, before int64, adopted bool) (out outcome, err error) {
+// attend waits until p is gone. An adopted process (no ticket) whose lease has
+// ended without a connection is ended.
+func (s *Supervisor) attend(ctx context.Context, p *Process, before int64, ticket string) (out outcome, err error) {
 	defer func() { err = errors.Join(err, p.Release()) }()
+	adopted := ticket == ""
 	exit, err := s.wait(ctx, p, adopted)
 	if err != nil {
 		return outcome{}, err
 	}
 	if err := s.Owner.Exited(ctx, s.Attempt, exit); err != nil {
 		return outcome{}, err
+	}
+	said := ""
+	if exit.Code > 0 {
+		said = p.lastWords(&s.Spec, ticket)
 	}
 	s.note(Note{Kind: NoteExited, Attempt: s.Attempt, PID: p.ID.PID, Exit: exit.String()})
 	if err := s.pause(ctx, settle); err != nil {
@@ -256,11 +261,14 @@ func (s *Supervisor) attend(ctx context.Context, p *Process, before int64, adopt
 	if err != nil {
 		return outcome{}, err
 	}
-	return outcome{
-		done:   after.Ended,
-		joined: after.Connections > before,
-		detail: "the runner ended (" + exit.String() + ")",
-	}, nil
+	out = outcome{done: after.Ended, joined: after.Connections > before, detail: "the runner ended (" + exit.String() + ")"}
+	switch {
+	case said != "":
+		out.detail += ": " + said
+	case !out.joined && !adopted:
+		out.detail += " without having joined"
+	}
+	return out, nil
 }
 
 // wait waits for p's end, looks after its log and stops it when the run has
@@ -439,19 +447,6 @@ func (s *Supervisor) note(n Note) {
 	if s.Note != nil {
 		s.Note(n)
 	}
-}
-
-// spawnDetail is what a host may read: our message without the cause's paths.
-func spawnDetail(err error) string {
-	var e *wire.Error
-	var errno syscall.Errno
-	if !errors.As(err, &e) {
-		return "the runner cannot be started"
-	}
-	if errors.As(err, &errno) {
-		return e.Message + " (" + errno.Error() + ")"
-	}
-	return e.Message
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

@@ -25,12 +25,14 @@ const (
 	ptyRows    = 40
 	// ptyTerm is TERM for a PTY whose environment names none.
 	ptyTerm = "xterm-256color"
+	// maxNamed bounds a program or folder named in an error, in bytes (ours).
+	maxNamed = 200
 )
 
 // Spawn starts a process that leads its own session. ctx bounds the start
 // only. Failures are *wire.Error with wire.CodeSpawnFailed and name the
-// program by the last part of its path; a hook's error is returned wrapped in
-// the same way.
+// program as spec.Argv does, or the folder when that is at fault; a hook's
+// error is returned wrapped in the same way.
 //
 // With spec.PTY stdin, stdout and stderr are one new terminal in the kernel's
 // default (cooked) mode: a newline the process writes is read as "\r\n", and
@@ -40,7 +42,7 @@ func (s *Supervisor) Spawn(ctx context.Context, spec driver.ProcessSpec) (driver
 	if len(spec.Argv) == 0 || spec.Argv[0] == "" {
 		return nil, wire.Errorf(wire.CodeSpawnFailed, "no program named")
 	}
-	fail := func(err error) error { return spawnError(spec.Argv[0], err) }
+	fail := func(err error) error { return spawnError(spec, err) }
 	if err := ctx.Err(); err != nil {
 		return nil, fail(err)
 	}
@@ -283,14 +285,25 @@ func lookPath(name, dir string, env []string) (string, error) {
 	return "", refused
 }
 
-// spawnError names the program by its last part: a full path may tell more
-// than a host should see.
-func spawnError(program string, err error) *wire.Error {
+// spawnError names the program as it was asked for: argv is in the session's
+// events anyway.
+func spawnError(spec driver.ProcessSpec, err error) *wire.Error {
+	program := named(spec.Argv[0])
+	if spec.Dir != "" && !errors.Is(err, errClosed) {
+		// The kernel says the same of a folder that cannot be entered and of a
+		// program that cannot be executed.
+		if derr := unix.Access(spec.Dir+"/.", unix.X_OK); derr != nil {
+			return failedStart(program, fmt.Sprintf("its folder %q cannot be entered: %s", named(spec.Dir), derr), err)
+		}
+	}
 	var reason string
 	var errno syscall.Errno
 	switch {
 	case errors.Is(err, exec.ErrNotFound), errors.Is(err, os.ErrNotExist):
 		reason = "not found"
+		if len(spec.Argv) == 1 && strings.ContainsAny(spec.Argv[0], " \t\n") {
+			reason += "; no shell reads it, ask for one: sh -c '…'"
+		}
 	case errors.Is(err, os.ErrPermission):
 		reason = "permission denied"
 	case errors.As(err, &errno):
@@ -303,7 +316,19 @@ func spawnError(program string, err error) *wire.Error {
 		// A hook's or our own failure: details are for the log.
 		reason = "it could not be made durable or supervised"
 	}
-	e := wire.Errorf(wire.CodeSpawnFailed, "start %q: %s", filepath.Base(program), reason)
-	e.Cause = err
-	return e.With("program", filepath.Base(program)).With("reason", reason)
+	return failedStart(program, reason, err)
+}
+
+func failedStart(program, reason string, cause error) *wire.Error {
+	e := wire.Errorf(wire.CodeSpawnFailed, "start %q: %s", program, reason)
+	e.Cause = cause
+	return e.With("program", program).With("reason", reason)
+}
+
+// named is text with at most maxNamed bytes of it.
+func named(text string) string {
+	if len(text) <= maxNamed {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxNamed], "") + "…"
 }

@@ -521,11 +521,14 @@ func TestSpawnErrors(t *testing.T) {
 		reason string
 	}{
 		"unknown":        {driver.ProcessSpec{Argv: []string{"no-such-program"}, Env: testEnv()}, `"no-such-program": not found`},
-		"unknown path":   {driver.ProcessSpec{Argv: []string{folder + "/secret-folder/prog"}, Env: testEnv()}, `"prog": not found`},
-		"not executable": {driver.ProcessSpec{Argv: []string{plain}, Env: testEnv()}, `"plain-file": permission denied`},
+		"unknown path":   {driver.ProcessSpec{Argv: []string{folder + "/bin/prog"}, Env: testEnv()}, `start "` + folder + `/bin/prog": not found`},
+		"shell line":     {driver.ProcessSpec{Argv: []string{"echo hello; date"}, Env: testEnv()}, `start "echo hello; date": not found; no shell reads it, ask for one: sh -c '…'`},
+		"long name":      {driver.ProcessSpec{Argv: []string{strings.Repeat("x", 300)}, Env: testEnv()}, `start "` + strings.Repeat("x", 200) + `…": not found`},
+		"not executable": {driver.ProcessSpec{Argv: []string{plain}, Env: testEnv()}, `start "` + plain + `": permission denied`},
 		"folder":         {driver.ProcessSpec{Argv: []string{folder}, Env: testEnv()}, "permission denied"},
 		"no PATH":        {driver.ProcessSpec{Argv: []string{"sh"}}, "not found"},
-		"no folder":      {driver.ProcessSpec{Argv: []string{"sh"}, Dir: folder + "/absent", Env: testEnv()}, "not found"},
+		"no folder":      {driver.ProcessSpec{Argv: []string{"sh"}, Dir: folder + "/absent", Env: testEnv()}, `start "sh": its folder "` + folder + `/absent" cannot be entered: no such file or directory`},
+		"folder is file": {driver.ProcessSpec{Argv: []string{"sh"}, Dir: plain, Env: testEnv()}, `its folder "` + plain + `" cannot be entered: not a directory`},
 		"empty":          {driver.ProcessSpec{}, "no program named"},
 		"too long": {driver.ProcessSpec{
 			Argv: []string{"true", strings.Repeat("x", 3<<20)}, Env: testEnv(),
@@ -537,8 +540,8 @@ func TestSpawnErrors(t *testing.T) {
 			if !errors.As(err, &typed) || typed.Code != wire.CodeSpawnFailed {
 				t.Fatalf("error %v", err)
 			}
-			if !strings.Contains(typed.Message, c.reason) || strings.Contains(typed.Message, folder) {
-				t.Errorf("message %q, want %q and no folder", typed.Message, c.reason)
+			if !strings.Contains(typed.Message, c.reason) {
+				t.Errorf("message %q, want %q", typed.Message, c.reason)
 			}
 		})
 	}
@@ -797,9 +800,5 @@ func TestBaseEnv(t *testing.T) {
 	got := strings.Join(BaseEnv(environ, []string{"EXTRA", "ABSENT", TreeVariable}), " ")
 	if want := "EXTRA=1 HOME=/root PATH=/usr/bin TMP=/tmp TZ=UTC"; got != want {
 		t.Errorf("BaseEnv %q, want %q", got, want)
-	}
-	got = strings.Join(RunnerEnv(environ, nil), " ")
-	if want := "HOME=/root HTTP_PROXY=http://p PATH=/usr/bin TZ=UTC"; got != want {
-		t.Errorf("RunnerEnv %q, want %q", got, want)
 	}
 }

@@ -77,6 +77,7 @@ func Main(ctx context.Context, p Process) int {
 }
 
 func (a *app) root() *cobra.Command {
+	var version bool
 	root := &cobra.Command{
 		Use:   "bowline",
 		Short: "Run coding agents in places you do not trust and lose nothing",
@@ -88,10 +89,14 @@ func (a *app) root() *cobra.Command {
 		SilenceErrors: true,
 		Args:          noCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if version {
+				return a.printVersion()
+			}
 			return cmd.Help()
 		},
 		PersistentPreRun: func(*cobra.Command, []string) { a.verb = true },
 	}
+	root.Flags().BoolVar(&version, "version", false, "print the version")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return wire.Errorf(wire.CodeUsage, "%v (see %s --help)", err, cmd.CommandPath())
 	})
@@ -153,7 +158,7 @@ func (a *app) exit(err error) int {
 			we.Code = wire.CodeInternal
 		}
 	}
-	a.warn("bowline: %s (%s)", printable(we.Message), we.Code)
+	a.warn("bowline: %s (%s)", printable(withReason(we)), we.Code)
 	return we.Code.ExitCode()
 }
 

@@ -59,6 +59,8 @@ func TestCommandLine(t *testing.T) {
 		{[]string{"run", "--workspace", "/\xff", "--", "true"}, 2, "", "workspace: holds bytes that are not UTF-8"},
 		{[]string{"stop", "--data", "/\xff"}, 2, "", "data folder: holds bytes that are not UTF-8"},
 		{[]string{"version"}, 0, "bowline ", ""},
+		{[]string{"--version"}, 0, "bowline ", ""},
+		{[]string{"serve", "--data", "/dev/null/x"}, 3, "", "the data folder /dev/null/x cannot be used: not a directory (unavailable)"},
 		{[]string{"completion"}, 2, "", "bash|zsh|fish|powershell"},
 		{[]string{"completion", "tcsh"}, 2, "", `unknown command "tcsh"`},
 		{[]string{"completion", "bash"}, 0, "__start_bowline", ""},
@@ -121,7 +123,7 @@ func TestExitCodes(t *testing.T) {
 		{"interrupted", fmt.Errorf("x: %w", context.Canceled), true, wire.ExitSignal, ""},
 		{"cobra's", errors.New("accepts 0 args"), false, wire.ExitUsage, "bowline: accepts 0 args (usage)\n"},
 		{"our own", errors.New("unforeseen"), true, wire.ExitFailed, "bowline: unforeseen (internal)\n"},
-		{"closed stdout", stdoutFailed(errBroken), true, wire.ExitFailed, "bowline: stdout cannot be written (internal)\n"},
+		{"closed stdout", stdoutFailed(errBroken), true, wire.ExitFailed, "bowline: stdout cannot be written: broken pipe (internal)\n"},
 	} {
 		a, b := testApp(t)
 		a.verb = tt.verb

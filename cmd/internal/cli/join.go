@@ -149,7 +149,7 @@ func (a *app) background(ctx context.Context, data string) (*datadir.Server, err
 				child = nil
 				continue
 			}
-			return nil, child.failed(err)
+			return nil, child.failed(data, err)
 		case <-tick.C:
 		}
 	}
@@ -208,12 +208,12 @@ func (s *startedServer) exited() <-chan error {
 func (s *startedServer) code() int { return s.cmd.ProcessState.ExitCode() }
 
 // failed tells why the server did not come up: its own last words.
-func (s *startedServer) failed(err error) error {
-	reason := fmt.Sprint(err)
+func (s *startedServer) failed(data string, err error) error {
+	reason := fmt.Sprintf("%v, and its log %s says nothing: is there room for it?", err, s.log)
 	if tail, terr := tailOf(s.log, s.from); terr == nil && tail != "" {
 		reason = tail
 	}
-	return wire.Errorf(wire.CodeServerStart, "the server ended before it was ready: %s", reason)
+	return wire.Errorf(wire.CodeServerStart, "the server of %s ended before it was ready: %s", data, reason)
 }
 
 // tailOf reads the last line that was written to path behind offset from.

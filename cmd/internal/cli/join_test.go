@@ -146,6 +146,19 @@ func TestServerThatEnds(t *testing.T) {
 	}
 }
 
+// TestServerWithoutAWord: where to look is said when the log has no room.
+func TestServerWithoutAWord(t *testing.T) {
+	t.Parallel()
+	a, _ := testApp(t)
+	a.Self = filepath.Join(a.Dir, "server")
+	if err := os.WriteFile(a.Self, []byte("#!/bin/sh\nexit 3\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	data := filepath.Join(a.Dir, "data")
+	_, err := a.background(t.Context(), data)
+	wantCode(t, err, wire.CodeServerStart, "the server of "+data+" ended before it was ready: exit status 3, and its log "+filepath.Join(data, serveLogName)+" says nothing")
+}
+
 func TestTailOf(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "log")

@@ -22,6 +22,9 @@ type renderer struct {
 	// tame keeps the agent's words from moving the cursor: stdout is a
 	// terminal. A command's output is shown as it is, as a shell would.
 	tame bool
+	// provider is the kind of agent whose notices are shown under its own name;
+	// "" = under ours.
+	provider string
 	// speeches are the open messages of the agent, by item.
 	speeches map[string]*speech
 	// last is the last byte of the agent's words, 0 before the first.
@@ -72,8 +75,14 @@ func (r *renderer) event(typ string, payload json.RawMessage) error {
 		return r.delta(payload)
 	case "item.completed", "item.failed":
 		return r.completed(payload)
-	case "harness.diagnostic", "runner.diagnostic", "provider.notice.recorded":
-		return r.diagnostic(payload)
+	case "harness.diagnostic", "runner.diagnostic":
+		r.diagnostic("bowline", payload)
+	case "provider.notice.recorded":
+		who := r.provider
+		if who == "" {
+			who = "bowline"
+		}
+		r.diagnostic(who, payload)
 	case "run.status":
 		var p struct {
 			Status string `json:"status"`
@@ -249,22 +258,22 @@ func writeTo(name string, w io.Writer, data []byte) error {
 	return nil
 }
 
-func (r *renderer) diagnostic(payload json.RawMessage) error {
+// diagnostic shows a note under the name of who says it.
+func (r *renderer) diagnostic(who string, payload json.RawMessage) {
 	var p struct {
 		Message string `json:"message"`
 		Summary string `json:"summary"`
 	}
 	if !decoded(payload, &p) {
-		return nil
+		return
 	}
 	text := p.Message
 	if text == "" {
 		text = p.Summary
 	}
 	if text != "" {
-		r.talk.line("bowline: " + printable(text))
+		r.talk.line(who + ": " + printable(text))
 	}
-	return nil
 }
 
 // printable keeps a one-line note from moving the cursor of a terminal.

@@ -30,7 +30,7 @@ func (t tee) Write(p []byte) (int, error) {
 func newRenderer() (*renderer, *both) {
 	b := new(both)
 	stderr := tee{&b.err, &b.all}
-	return &renderer{stdout: tee{&b.out, &b.all}, stderr: stderr, talk: &talk{w: stderr}}, b
+	return &renderer{stdout: tee{&b.out, &b.all}, stderr: stderr, talk: &talk{w: stderr}, provider: "codex"}, b
 }
 
 func b64(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
@@ -146,7 +146,7 @@ func TestRender(t *testing.T) {
 			{"harness.diagnostic", `{"code":"approval_declined","message":"codex asked (x); declined"}`},
 			{"provider.notice.recorded", `{"summary":"careful"}`},
 			{"runner.diagnostic", `{"message":"a\nb\t\u001b[31mc\u0007\u009b"}`},
-		}, "", "bowline: codex asked (x); declined\nbowline: careful\nbowline: a b [31mc\n"},
+		}, "", "bowline: codex asked (x); declined\ncodex: careful\nbowline: a b [31mc\n"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -46,7 +46,8 @@ func (a *app) runCommand() *cobra.Command {
 		Short: "Run an agent or a command in a runner, and follow it to its end",
 		Long: "Run an agent or a command in a runner of its own, and follow it to its end.\n\n" +
 			"The agent's output goes to stdout as it arrives, a command's stderr to stderr.\n" +
-			"Ctrl-C (or SIGTERM) cancels the run and waits; a second one leaves, and the run goes on.\n" +
+			"Ctrl-C (or SIGTERM) cancels the run and waits for its end; a second one leaves without\n" +
+			"waiting, and the run ends by its cancel.\n" +
 			"When stdout is closed, as by head, the run is cancelled.\n\n" +
 			"Exit codes: 0 completed, 1 failed, cancelled elsewhere or orphaned, 2 usage, 3 no server,\n" +
 			"4 refused by the server, 5 integrity fault, 130 Ctrl-C.",
@@ -346,7 +347,7 @@ func (a *app) attached(ctx context.Context, f *runFlags, p *prepared) (*watch, e
 	}
 	w := &watch{
 		app: a, client: c, run: run, spec: p.spec, json: f.json,
-		folder: filepath.Join(data, "runs", run.ID),
+		folder: filepath.Join(data, "runs", run.ID), provider: p.request.Provider.Kind,
 	}
 	if f.at.url == "" {
 		w.rejoin = a.rejoin(data)

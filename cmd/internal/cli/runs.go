@@ -76,7 +76,7 @@ func (a *app) runsShow(at *serverFlags) *cobra.Command {
 			return a.withServer(cmd.Context(), at, func(ctx context.Context, c *client.Client) error {
 				r, err := c.GetRun(ctx, args[0])
 				if err != nil {
-					return err
+					return unknownRun(args[0], err)
 				}
 				return a.showRun(r, asJSON)
 			})
@@ -139,7 +139,7 @@ func (a *app) runsEvents(at *serverFlags) *cobra.Command {
 			return a.withServer(cmd.Context(), at, func(ctx context.Context, c *client.Client) error {
 				for line, err := range c.Events(ctx, args[0], after) {
 					if err != nil {
-						return err
+						return unknownRun(args[0], err)
 					}
 					if err := a.showLine(line, asJSON); err != nil {
 						return err
@@ -183,7 +183,7 @@ func (a *app) runsCancel(at *serverFlags) *cobra.Command {
 			return a.withServer(cmd.Context(), at, func(ctx context.Context, c *client.Client) error {
 				r, err := c.CancelRun(ctx, args[0])
 				if err != nil {
-					return err
+					return unknownRun(args[0], err)
 				}
 				if asJSON {
 					return a.printJSON(r)
@@ -195,6 +195,21 @@ func (a *app) runsCancel(at *serverFlags) *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
+}
+
+// maxShownID bounds what an error repeats of an argument, in bytes.
+const maxShownID = 100
+
+// unknownRun names the id that the server does not know: its own answer never
+// repeats what it was sent.
+func unknownRun(id string, err error) error {
+	if wire.CodeOf(err) != wire.CodeNotFound {
+		return err
+	}
+	if len(id) > maxShownID {
+		id = id[:maxShownID] + "…"
+	}
+	return wire.Errorf(wire.CodeNotFound, "no run has the id %q; bowline runs list shows them whole", id)
 }
 
 func dash(s string) string {

@@ -2,7 +2,7 @@ package cli
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"log/slog"
 	"runtime"
 	"runtime/debug"
@@ -49,7 +49,11 @@ func (a *app) serveCommand() *cobra.Command {
 			o.Descriptors = descriptors()
 			o.Log = slog.New(slog.NewJSONHandler(a.Stderr, nil))
 			o.OnReady = func(r datadir.Ready, l controlplane.Listening) { a.announce(r, l, asJSON) }
-			return a.service(cmd.Context(), func(ctx context.Context) error { return controlplane.Serve(ctx, o) })
+			err = a.service(cmd.Context(), func(ctx context.Context) error { return controlplane.Serve(ctx, o) })
+			if busy := new(wire.Error); errors.As(err, &busy) && busy.Code == wire.CodeDataDirBusy {
+				return wire.Errorf(busy.Code, "%s; bowline stop --data %s ends it", busy.Message, data)
+			}
+			return err
 		},
 	}
 	fl := cmd.Flags()
@@ -175,8 +179,7 @@ func (a *app) versionCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "version", Short: "Print the version", Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			b := build()
-			if asJSON {
+			if b := build(); asJSON {
 				return a.printJSON(map[string]any{
 					"version": b.Version, "revision": b.Revision, "go": b.Go,
 					"platform": runtime.GOOS + "/" + runtime.GOARCH,
@@ -184,14 +187,16 @@ func (a *app) versionCommand() *cobra.Command {
 					"apiVersion": resource.APIVersion,
 				})
 			}
-			if _, err := fmt.Fprintf(a.Stdout, "bowline %s %s %s\n", b.Version, dash(b.Revision), b.Go); err != nil {
-				return stdoutFailed(err)
-			}
-			return nil
+			return a.printVersion()
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
+}
+
+func (a *app) printVersion() error {
+	b := build()
+	return a.say("bowline %s %s %s", b.Version, dash(b.Revision), b.Go)
 }
 
 // build reads what the Go tool stamped into the binary.

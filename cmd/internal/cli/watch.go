@@ -28,6 +28,9 @@ const (
 	partingTimeout = 5 * time.Second
 	// retryEvery is the pause between calls while the server is away.
 	retryEvery = 250 * time.Millisecond
+	// sameSignal is how long after the first signal a second one is the same
+	// request: timeout(1) signals its child and then the group the child is in.
+	sameSignal = 250 * time.Millisecond
 )
 
 // watch follows one attached run: it keeps the runner running, shows the
@@ -40,6 +43,10 @@ type watch struct {
 	spec   launch.Spec
 	folder string // state and log of the runner
 	json   bool
+	// provider is the kind of agent, "codex": its own notices bear its name.
+	provider string
+	// now is the clock; nil = time.Now.
+	now func() time.Time
 	// silent shows nothing of the run: the demo tells its own story.
 	silent bool
 	// told says that the result line of --json was printed.
@@ -66,13 +73,20 @@ func (w *watch) follow(ctx context.Context) error {
 	if w.note == nil {
 		w.note = w.tell
 	}
+	if w.now == nil {
+		w.now = time.Now
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup
 	defer func() {
 		cancel(nil)
 		wg.Wait()
 	}()
-	wg.Go(func() { w.signals(ctx, cancel) })
+	asked := make(chan struct{})
+	wg.Go(func() {
+		defer close(asked)
+		w.signals(ctx, cancel)
+	})
 	supervised := make(chan error, 1)
 	wg.Go(func() { supervised <- w.supervise(ctx, cancel) })
 
@@ -83,6 +97,7 @@ func (w *watch) follow(ctx context.Context) error {
 	var broken *stdioError
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, errLeft):
+		<-asked // the cancel is known there, or the time for it is over
 		return w.finish(ctx)
 	case errors.As(err, &broken):
 		return w.unheard(ctx, broken)
@@ -144,7 +159,11 @@ func (w *watch) finish(ctx context.Context) error {
 		w.told = true
 	}
 	if left && !run.Ended() {
-		w.app.warn("bowline: run %s goes on; follow it with: bowline runs events %s", run.ID, run.ID)
+		state := "goes on"
+		if run.Status == "cancelling" || run.CancelRequestedAt != nil {
+			state = "is being cancelled"
+		}
+		w.app.warn("bowline: run %s %s; follow it with: bowline runs events %s", run.ID, state, run.ID)
 		return &exitError{wire.ExitSignal}
 	}
 	code, say := outcome(run)
@@ -178,7 +197,7 @@ func runnerFailed(run *resource.Run) bool {
 func (w *watch) tell(n launch.Note) {
 	switch n.Kind {
 	case launch.NoteRestarting:
-		w.app.warn("bowline: the runner is gone; starting it again (its log is %s)", w.runnerLog())
+		w.app.warn("bowline: %s; starting it again (its log is %s)", printable(n.Exit), w.runnerLog())
 	case launch.NoteStopped:
 		w.app.warn("bowline: the runner did not leave by itself; it was stopped")
 	}
@@ -186,7 +205,7 @@ func (w *watch) tell(n launch.Note) {
 
 // show prints the events until the run has ended.
 func (w *watch) show(ctx context.Context) error {
-	r := &renderer{stdout: w.app.Stdout, stderr: w.app.Stderr, talk: w.app.talk, tame: terminal(w.app.Stdout)}
+	r := &renderer{stdout: w.app.Stdout, stderr: w.app.Stderr, talk: w.app.talk, tame: terminal(w.app.Stdout), provider: w.provider}
 	if terminal(w.app.Stderr) && !w.json && !w.silent {
 		w.app.talk.start(w.app.getenv["NO_COLOR"] == "")
 		defer w.app.talk.hush()
@@ -265,7 +284,7 @@ func (w *watch) supervise(ctx context.Context, cancel context.CancelCauseFunc) e
 	}
 	w.app.warn("bowline: the runner cannot be kept running: %s", printable(err.Error()))
 	lerr := w.retry(ctx, func(ctx context.Context) error {
-		_, lerr := w.client.RunnerLost(ctx, w.run.ID, resource.LostLaunchFailed, "the launcher failed")
+		_, lerr := w.client.RunnerLost(ctx, w.run.ID, resource.LostLaunchFailed, launch.Detail("the launcher failed", err))
 		return lerr
 	})
 	if lerr != nil {
@@ -292,22 +311,28 @@ func (w *watch) startRunner(ctx context.Context) error {
 }
 
 // signals hands Ctrl-C and SIGTERM on: the first cancels the run, the second
-// leaves it.
+// leaves it. It returns when the cancel was asked for.
 func (w *watch) signals(ctx context.Context, cancel context.CancelCauseFunc) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	for n := 0; ; n++ {
+	var first time.Time
+	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-w.app.Signals:
 		}
-		if n > 0 {
+		switch now := w.now(); {
+		case !w.interrupted.Load():
+			first = now
+		case now.Sub(first) < sameSignal:
+			continue
+		default:
 			cancel(errLeft)
 			return
 		}
 		w.interrupted.Store(true)
-		w.app.warn("bowline: cancelling; press Ctrl-C again to leave the run alone")
+		w.app.warn("bowline: cancelling; press Ctrl-C again to leave without waiting")
 		id := w.run.ID
 		wg.Go(func() {
 			err := w.retry(ctx, func(ctx context.Context) error {

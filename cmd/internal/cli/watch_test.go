@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -215,6 +216,13 @@ func newWatch(t *testing.T, p *plane) *watching {
 	}
 }
 
+// stopClock gives the watch a clock of nanoseconds that the test moves.
+func (w *watching) stopClock() *atomic.Int64 {
+	at := new(atomic.Int64)
+	w.now = func() time.Time { return time.Unix(0, at.Load()) }
+	return at
+}
+
 func (w *watching) start(t *testing.T) {
 	run := *w.run
 	w.run = &run // the plane goes on changing its own
@@ -297,19 +305,59 @@ func TestSecondSignalLeaves(t *testing.T) {
 	p.onCancel = func(p *plane) { p.run.Status = "cancelling" } // and does not end
 	w := newWatch(t, p)
 	w.json = true
+	clock := w.stopClock()
 	w.start(t)
 	w.signals <- os.Interrupt
-	w.talk.await(t, "press Ctrl-C again")
+	w.talk.await(t, "cancelling; press Ctrl-C again to leave without waiting")
+	clock.Add(int64(sameSignal))
 	w.signals <- os.Interrupt
 	wantExit(t, w.wait(t), wire.ExitSignal)
 	if p.cancels != 1 { // however quick the second was
 		t.Errorf("%d cancels", p.cancels)
 	}
-	if !strings.Contains(w.talk.String(), "run r goes on; follow it with: bowline runs events r") {
+	if !strings.Contains(w.talk.String(), "bowline: run r is being cancelled; follow it with: bowline runs events r\n") {
 		t.Errorf("stderr %q", w.talk.String())
 	}
 	if !w.told || !strings.Contains(w.out.String(), `"type":"result"`) {
 		t.Errorf("stdout %q", w.out.String())
+	}
+}
+
+// TestSignalTwice: timeout(1) signals its child and then the child's group; that
+// is one request.
+func TestSignalTwice(t *testing.T) {
+	t.Parallel()
+	p := newPlane(t)
+	p.onCancel = func(p *plane) { p.run.Status = "cancelling" }
+	w := newWatch(t, p)
+	signals := make(chan os.Signal) // a send is a receipt
+	w.app.Signals = signals
+	clock := w.stopClock()
+	w.start(t)
+	send := func() {
+		t.Helper()
+		select {
+		case signals <- syscall.SIGTERM:
+		case <-time.After(20 * time.Second):
+			t.Fatal("nobody took the signal within 20 s")
+		}
+	}
+	send()
+	w.talk.await(t, "press Ctrl-C again") // the first was judged
+	clock.Add(int64(sameSignal) - 1)
+	send()
+	send() // taken only if the one before did not end the watch
+	clock.Add(1)
+	select {
+	case signals <- syscall.SIGTERM:
+	case err := <-w.done: // the one before was judged by the new time
+		w.done <- err
+	case <-time.After(20 * time.Second):
+		t.Fatal("nobody took the last signal within 20 s")
+	}
+	wantExit(t, w.wait(t), wire.ExitSignal)
+	if p.cancels != 1 {
+		t.Errorf("%d cancels", p.cancels)
 	}
 }
 
@@ -334,12 +382,17 @@ func TestSecondSignalWithoutServer(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Fatal("waited 20 s for the server to be started again")
 	}
+	clock := w.stopClock()
 	w.signals <- os.Interrupt
 	w.talk.await(t, "press Ctrl-C again")
+	clock.Add(int64(sameSignal))
 	w.signals <- os.Interrupt
 	wantExit(t, w.wait(t), wire.ExitSignal)
 	if !w.told || !strings.Contains(w.out.String(), `"status":"running"`) {
 		t.Errorf("stdout %q", w.out.String())
+	}
+	if !strings.Contains(w.talk.String(), "bowline: run r goes on; follow it with: bowline runs events r\n") {
+		t.Errorf("stderr %q", w.talk.String())
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"bowline/wire"
 )
 
 // errnoText is an error without the path it repeats.
@@ -17,6 +19,19 @@ func errnoText(err error) error {
 		return pe.Err
 	}
 	return err
+}
+
+// withReason is an error's message and, when it does not say so itself, the
+// reason at the bottom of its causes, without the paths in between.
+func withReason(we *wire.Error) string {
+	bottom := we.Cause
+	for next := bottom; next != nil; next = errors.Unwrap(next) {
+		bottom = next
+	}
+	if bottom == nil || strings.Contains(we.Message, bottom.Error()) {
+		return we.Message
+	}
+	return we.Message + ": " + bottom.Error()
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
