@@ -835,3 +835,18 @@ func TestWindowFullOfUnsettledCalls(t *testing.T) {
 	r.load()
 	check()
 }
+
+// The welcome repeats the warm version when and only when the hello offered it.
+func TestWelcomeEchoesTheWarmVersion(t *testing.T) {
+	t.Parallel()
+	for _, offered := range []bool{true, false} {
+		r := plain(t)
+		h := hello(credentialID(r.ticket()))
+		h.WarmTransitionVersion = offered
+		r.take()
+		r.joinAs(h)
+		sent := r.take()
+		want(t, "frames", len(sent), 1)
+		want(t, fmt.Sprintf("echo of an offer %v", offered), sent[0].env.Payload.Get("warmTransitionVersion").Exists(), offered)
+	}
+}

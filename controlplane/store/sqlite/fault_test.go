@@ -23,17 +23,18 @@ const patience = 60 * time.Second
 type faulty struct {
 	engine
 
-	mu           sync.Mutex
-	commitErr    error         // returned by commit
-	commitFirst  bool          // the commit took place all the same
-	rollbackErr  error         // returned by rollback, which takes place
-	execErr      error         // returned by the next event insert
-	held         chan struct{} // commit announces itself here, if set,
-	release      chan struct{} // and waits here
-	onBegin      func()        // runs once, on the writer's goroutine
-	commits      int
-	restarts     int // savepoints that were undone
-	transactions int // begins
+	mu            sync.Mutex
+	commitErr     error         // returned by commit
+	commitFirst   bool          // the commit took place all the same
+	rollbackErr   error         // returned by rollback, which takes place
+	execErr       error         // returned by the next event insert
+	checkpointErr error         // returned by checkpoint
+	held          chan struct{} // commit announces itself here, if set,
+	release       chan struct{} // and waits here
+	onBegin       func()        // runs once, on the writer's goroutine
+	commits       int
+	restarts      int // savepoints that were undone
+	transactions  int // begins
 }
 
 func (f *faulty) begin() error {
@@ -89,6 +90,15 @@ func (f *faulty) exec(id stmtID, args ...any) (driver.Result, error) {
 		return nil, err
 	}
 	return f.engine.exec(id, args...)
+}
+
+func (f *faulty) checkpoint() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.checkpointErr != nil {
+		return f.checkpointErr
+	}
+	return f.engine.checkpoint()
 }
 
 func openFaulty(t *testing.T, path string, opts Options) (*Store, *faulty) {
@@ -589,6 +599,36 @@ func integrity(t *testing.T, path string) {
 	}
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestDiskFullAtClose: what cannot be moved out of the log any more stays there,
+// and the next start finds it.
+func TestDiskFullAtClose(t *testing.T) {
+	t.Parallel()
+	db, err := sql.Open("sqlite", ":memory:")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	_, full := db.Exec("PRAGMA max_page_count = 1; CREATE TABLE t (x)")
+	if kindOf(full) == 0 {
+		t.Fatalf("this was to be SQLite's own error for a full disk: %v", full)
+	}
+	path := filepath.Join(t.TempDir(), "db")
+	s, f := openFaulty(t, path, Options{})
+	if err := s.Commit(t.Context(), &store.Tx{Settings: map[string]string{"a": "b"}}); err != nil {
+		t.Fatalf("commit: %v", err)
+	}
+	f.mu.Lock()
+	f.checkpointErr = full
+	f.mu.Unlock()
+	if err := s.Close(); err != nil {
+		t.Errorf("close on a full disk: %v", err)
+	}
+	again := openTest(t, path, Options{})
+	if v, err := again.Setting(t.Context(), "a"); err != nil || v != "b" {
+		t.Errorf("after it: %q, %v", v, err)
 	}
 }
 

@@ -66,13 +66,24 @@ func expectLatched(ctx context.Context, s *Store, r *store.SessionRow) error {
 	return nil
 }
 
+// unprovable skips the test, loudly, or fails it where BOWLINE_REQUIRE_STRACE=1
+// says that it must run.
+func unprovable(t *testing.T, why string) {
+	t.Helper()
+	if os.Getenv("BOWLINE_REQUIRE_STRACE") == "1" {
+		t.Fatal(why)
+	}
+	fmt.Fprintf(os.Stderr, "SKIPPED: %s: %s\n", t.Name(), why)
+	t.Skip(why)
+}
+
 // TestInjected has the kernel fail the system calls of a real process, from
 // outside, and judges what is in the file afterwards.
 func TestInjected(t *testing.T) {
 	t.Parallel()
 	strace, err := exec.LookPath("strace")
 	if err != nil {
-		t.Skip("strace is not installed: failures of system calls are not injected")
+		unprovable(t, "strace is not installed: failures of system calls are not injected")
 	}
 	for name, c := range map[string]struct {
 		inject string
@@ -98,7 +109,7 @@ func TestInjected(t *testing.T) {
 			out, err := cmd.Output()
 			if err != nil {
 				if strings.Contains(stderr.String(), "ptrace") {
-					t.Skip("this machine does not let us trace: " + stderr.String())
+					unprovable(t, "this machine does not let us trace: "+stderr.String())
 				}
 				t.Fatalf("child: %v; %s", err, stderr.String())
 			}

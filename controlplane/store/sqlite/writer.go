@@ -242,8 +242,18 @@ func (w *writer) fail(cause error) error {
 	return w.latched
 }
 
-// checkpoint moves the log into the file once enough was written. A full disk
-// or a reader only put it off; the transactions are safe in the log.
+// moveLog moves the log into the file. A full disk or a reader only put it off;
+// the transactions are safe in the log.
+func (w *writer) moveLog() error {
+	err := w.eng.checkpoint()
+	switch kindOf(err) {
+	case lib.SQLITE_FULL, lib.SQLITE_BUSY, lib.SQLITE_LOCKED:
+		return nil
+	}
+	return err
+}
+
+// checkpoint moves the log once enough was written.
 func (w *writer) checkpoint() {
 	if w.latched != nil {
 		return
@@ -258,13 +268,9 @@ func (w *writer) checkpoint() {
 	}
 	w.pages = n
 	start := w.opts.Now()
-	switch err := w.eng.checkpoint(); kindOf(err) {
-	case lib.SQLITE_FULL, lib.SQLITE_BUSY, lib.SQLITE_LOCKED:
-	default:
-		if err != nil {
-			w.latched = w.latch(err)
-			return
-		}
+	if err := w.moveLog(); err != nil {
+		w.latched = w.latch(err)
+		return
 	}
 	if w.opts.OnCheckpoint != nil {
 		w.opts.OnCheckpoint(w.opts.Now().Sub(start))
@@ -276,7 +282,7 @@ func (w *writer) checkpoint() {
 func (w *writer) close(latched bool) error {
 	var err error
 	if !latched {
-		err = w.eng.checkpoint()
+		err = w.moveLog()
 	}
 	return errors.Join(err, w.eng.close())
 }
