@@ -31,6 +31,12 @@ type Stdio struct {
 // Main is the whole program; it returns the exit code. args are the arguments
 // behind the program's name, env its environment. Ending ctx is like SIGTERM.
 func Main(ctx context.Context, args, env []string, stdio Stdio) int {
+	// A spawner that was killed leaves pipes without reader: a line for stderr
+	// must not end the process with a signal. Caught rather than ignored,
+	// because children would inherit an ignored signal.
+	pipe := make(chan os.Signal, 1)
+	signal.Notify(pipe, unix.SIGPIPE)
+	defer signal.Stop(pipe)
 	env, own, foreign, err := takeTickets(env)
 	chosen := own != nil || mentions(args, "ticket-fd", "ticket-file")
 	prpUse := !chosen

@@ -38,11 +38,12 @@ type runner struct {
 }
 
 type startOptions struct {
-	state  string
-	env    []string // beside the base ones
-	prpUse bool
-	ticket string
-	args   []string
+	deadStderr bool // a pipe whose reader is gone, as behind a killed spawner
+	state      string
+	env        []string // beside the base ones
+	prpUse     bool
+	ticket     string
+	args       []string
 }
 
 func identityFlags(id prp.Identity) []string {
@@ -71,6 +72,17 @@ func startRunner(t testing.TB, a *authority, o startOptions) *runner {
 		r.cmd.Env = append(r.cmd.Env, name+"="+o.ticket)
 	}
 	r.cmd.Stdout, r.cmd.Stderr = &r.stdout, &r.stderr
+	if o.deadStderr {
+		read, write, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := read.Close(); err != nil {
+			t.Fatal(err)
+		}
+		r.cmd.Stderr = write
+		defer write.Close() //nolint:errcheck // of a pipe nobody reads
+	}
 	if err := r.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -530,6 +542,50 @@ func TestLostTerminalAckLeavesTheFence(t *testing.T) {
 	if slices.Contains(a.eventTypes(), "runner.reconciled") {
 		t.Fatal("a runner that only reconciles a receipt says nothing else")
 	}
+}
+
+// While a terminal result waits for its acknowledgement, a lease_renewed is an
+// error: the authority renews nothing once it has sent that command.
+func TestRenewalBehindATerminalResult(t *testing.T) {
+	t.Parallel()
+	a := newAuthority(t)
+	a.noResAck = true
+	state := t.TempDir()
+	r := startRunner(t, a, startOptions{state: state, prpUse: true, ticket: a.ticket()})
+	openScripted(a, nil)
+	suspend := a.queue(prp.CommandRunnerSuspend, map[string]any{})
+	a.finish(suspend)
+	a.mu.Lock()
+	err := errors.Join(
+		a.sendLocked(a.conn, prp.KindLeaseRenewed, "lease_renewed_1", prp.EncodeLeaseRenewed(prp.LeaseRenewed{PreviousExpiresAtUnixMs: a.lease.expires, ExpiresAtUnixMs: a.lease.expires})),
+		a.sendLocked(a.conn, prp.KindCommandResultAck, "command_result_ack_x", prp.EncodeCommandResultAck(prp.CommandResult{
+			CommandID: suspend.cmd.CommandID, ControllerSeq: suspend.cmd.ControllerSeq, CommandType: suspend.cmd.Type, Status: suspend.status,
+		})),
+	)
+	a.mu.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.wantExit(1)
+	if v := stateFile(t, state); v["pendingTerminalDelivery"] == nil {
+		t.Fatal("the fence is gone")
+	}
+}
+
+// A spawner that was killed leaves a pipe without reader: a line on stderr must
+// not end the runner with a signal.
+func TestDeadStderrIsNoSignal(t *testing.T) {
+	t.Parallel()
+	a := newAuthority(t)
+	r := startRunner(t, a, startOptions{state: t.TempDir(), prpUse: true, ticket: a.ticket(), deadStderr: true})
+	openScripted(a, nil)
+	a.mu.Lock()
+	err := a.sendLocked(a.conn, prp.KindAck, "ack_99", prp.EncodeAck(99))
+	a.mu.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.wantExit(1)
 }
 
 func TestSpentTicket(t *testing.T) {

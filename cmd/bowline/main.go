@@ -34,15 +34,15 @@ func run() int {
 		fmt.Fprintln(os.Stderr, "bowline:", err)
 		return wire.ExitFailed
 	}
+	// Never given back: a third Ctrl-C on the way out would end the process
+	// with the signal's status instead of ours.
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	defer signal.Stop(signals)
 	// A closed stdout is an error of the write, not the end of the process: the
 	// run behind it has to be cancelled. Caught rather than ignored, because
 	// children would inherit an ignored signal.
 	pipe := make(chan os.Signal, 1)
 	signal.Notify(pipe, syscall.SIGPIPE)
-	defer signal.Stop(pipe)
 	return cli.Main(context.Background(), cli.Process{
 		Args: os.Args[1:], Env: os.Environ(),
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,

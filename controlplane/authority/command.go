@@ -222,6 +222,9 @@ func (m *Machine) commandResult(now time.Time, l *Link, e prp.Envelope) error {
 	if c == nil {
 		return violation("command_result: no such command")
 	}
+	if prp.IsTerminalCommand(c.row.Type) {
+		l.terminalSent = true // the runner ends, however it learned of the command
+	}
 	if c.row.Status != prp.StatusPending {
 		same := canonicalOf(r.Whole)
 		if !same.equals(c.result) {

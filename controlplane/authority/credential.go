@@ -214,18 +214,21 @@ func (m *Machine) Authenticate(now time.Time, a *Admission) (*Link, error) {
 		"connection": l.ID, "leaseId": lease.LeaseID, "credentialKind": a.Challenge.CredentialKind, "version": version,
 	})
 	m.effect(Effect{Kind: EffectHandshake, Link: l, Reason: a.Challenge.CredentialKind})
-	m.welcome(now, l, token)
+	m.welcome(now, l, token, a.Challenge.WarmTransitionVersion)
 	if m.cond != nil {
 		m.condAuthenticated(now)
 	}
 	return l, nil
 }
 
-func (m *Machine) welcome(now time.Time, l *Link, token string) {
+// welcome stages the first encrypted frame. warm: the hello offered the warm
+// version, which challenge and welcome both repeat.
+func (m *Machine) welcome(now time.Time, l *Link, token string, warm bool) {
 	w := prp.Welcome{
 		SelectedVersion: l.Version, LeaseID: l.lease.LeaseID, LeaseToken: token,
 		LeaseExpiresAtUnixMs: l.lease.ExpiresAtMs, LeaseRevocationEpoch: l.lease.RevocationEpoch,
 		Identity: m.head.Identity, MaxFrameBytes: prp.MaxFrameBytes, AckedSourceSeq: m.head.AckedSourceSeq,
+		WarmTransitionVersion: warm,
 	}
 	// The first pending command is delivered by the welcome itself.
 	if c := m.firstPending(); c != nil {
@@ -238,9 +241,6 @@ func (m *Machine) welcome(now time.Time, l *Link, token string) {
 
 // renew answers lease_renew (5.9).
 func (m *Machine) renew(now time.Time, l *Link, e prp.Envelope) error {
-	if l.terminalSent {
-		return nil
-	}
 	if m.cond != nil && m.cond.Phase == PhaseClosed {
 		// Nobody needs this runner any more: its lease lives on to its end, and
 		// with it what it may still write.
@@ -256,6 +256,9 @@ func (m *Machine) renew(now time.Time, l *Link, e prp.Envelope) error {
 	row := m.leases[l.lease.CredentialID] // admitted, so it is there
 	if r.RevocationEpoch != row.RevocationEpoch || r.ExpiresAtUnixMs > row.ExpiresAtMs {
 		return violation("lease_renew: not the lease as it stands")
+	}
+	if l.terminalSent {
+		return nil
 	}
 	if r.ExpiresAtUnixMs == row.ExpiresAtMs {
 		row.ExpiresAtMs = max(row.ExpiresAtMs, now.UnixMilli()+m.head.LeaseTTL.Milliseconds())

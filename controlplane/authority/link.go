@@ -16,7 +16,7 @@ type Link struct {
 	Version int    // negotiated
 
 	lease        store.LeaseRow // copy taken when it authenticated or renewed
-	terminalSent bool           // runner.suspend or runner.shutdown was sent over it
+	terminalSent bool           // runner.suspend or runner.shutdown was sent, or its result came, over it
 	closed       bool
 }
 

@@ -850,3 +850,50 @@ func TestWelcomeEchoesTheWarmVersion(t *testing.T) {
 		want(t, fmt.Sprintf("echo of an offer %v", offered), sent[0].env.Payload.Get("warmTransitionVersion").Exists(), offered)
 	}
 }
+
+// A wrong lease_renew closes also behind a terminal command; a right one is
+// ignored there (the order of the reference authority).
+func TestRenewBehindATerminalCommand(t *testing.T) {
+	t.Parallel()
+	r := plain(t)
+	l := r.join()
+	w := r.take()[0].env
+	binding := prp.Binding{
+		Version: l.Version, Identity: identity(), ConnectionID: l.ID, ConnectionLeaseID: w.Whole.Get("connectionLeaseId").Str(),
+	}
+	expires, _ := w.Payload.Get("connectionLeaseExpiresAtUnixMs").SafeInt()
+	if _, err := r.m.Queue(r.now, authority.Command{Type: prp.CommandRunnerSuspend, Payload: object(`{}`), Deliver: true}); err != nil {
+		t.Fatal(err)
+	}
+	r.commit()
+	want(t, "sent", r.kinds(), "command:runner.suspend")
+	renew := func(at int64) error {
+		return r.say(l, prp.AppendRunnerLeaseMessage(nil, prp.KindLeaseRenew, binding, prp.EncodeLeaseRenew(prp.LeaseRenew{ExpiresAtUnixMs: at})))
+	}
+	if err := renew(expires); err != nil {
+		t.Fatal(err)
+	}
+	want(t, "sent", r.kinds(), "")
+	wantErr(t, renew(expires+1), "lease_renew")
+}
+
+// The result of a terminal command ends the delivery over its connection, also
+// when the command was never sent over it.
+func TestUnsentTerminalResultEndsDelivery(t *testing.T) {
+	t.Parallel()
+	r := plain(t)
+	l := r.join()
+	for _, kind := range []string{prp.CommandSessionSnapshot, prp.CommandRunnerSuspend, prp.CommandRunnerDrain} {
+		if _, err := r.m.Queue(r.now, authority.Command{Type: kind, Payload: object(`{}`)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.commit()
+	r.take()
+	r.mustSay(l, result(2, 2, prp.CommandRunnerSuspend, "completed", `{}`))
+	want(t, "sent", r.kinds(), "command_result_ack")
+	r.mustSay(l, result(2, 1, prp.CommandSessionSnapshot, "completed", `{}`))
+	want(t, "sent", r.kinds(), "")
+	r.join()
+	want(t, "sent", r.kinds(), "welcome:runner.drain")
+}

@@ -51,6 +51,23 @@ func (e *Executor) ResultAck(payload canonjson.Value) error {
 	return nil
 }
 
+// Renewed implements link.Core. An authority that waits for a terminal result
+// renews nothing (prp.md 5.9), and between the result and its acknowledgement
+// nothing but ack and ping is allowed (9.8).
+func (e *Executor) Renewed() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.fence == nil || e.nextWork {
+		return nil
+	}
+	select {
+	case <-e.fence.acked:
+		return nil
+	default:
+		return wire.Errorf(wire.CodeProtocol, "a lease_renewed came before the result of %s was acknowledged", e.fence.cmd.Type)
+	}
+}
+
 // settleFence waits until the terminal result is acknowledged (limit 0: as long
 // as the link tries), then flushes, ends the provider and lifts the fence.
 // lost, if not nil, is the end of the connection that carried it. again: the authority has more work for a suspended runner.

@@ -168,6 +168,9 @@ func (c *connection) receive(plain []byte, size int) error {
 	case prp.KindCommandResultAck:
 		return asFatal(core.ResultAck(control.Payload))
 	case prp.KindLeaseRenewed:
+		if err := core.Renewed(); err != nil {
+			return fatal{err}
+		}
 		return c.leaseRenewed(control.Payload)
 	case prp.KindPing:
 		c.send(message{prp.KindPong, prp.AppendRunnerLeaseMessage(nil, prp.KindPong, c.binding, prp.EncodePong(core.Pong()))})

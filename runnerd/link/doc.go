@@ -75,6 +75,8 @@ type Core interface {
 	Deliver(cmd prp.Command) error
 	Ack(seq int64) error
 	ResultAck(payload canonjson.Value) error
+	// Renewed is told of a lease_renewed before it is looked at; an error ends Run.
+	Renewed() error
 	// Revoked takes a verified revoke.
 	Revoked() error
 	// Next waits for events behind seq.

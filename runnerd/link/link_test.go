@@ -53,6 +53,7 @@ func (core) Welcome(prp.Welcome) error       { return nil }
 func (core) Deliver(prp.Command) error       { return nil }
 func (core) Ack(int64) error                 { return nil }
 func (core) ResultAck(canonjson.Value) error { return nil }
+func (core) Renewed() error                  { return nil }
 func (core) Revoked() error                  { return nil }
 func (core) Pong() prp.Pong                  { return prp.Pong{} }
 func (core) Next(ctx context.Context, _ int64) ([]*journal.Entry, error) {
