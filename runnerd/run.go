@@ -20,6 +20,7 @@ import (
 	"bowline/runnerd/executor"
 	"bowline/runnerd/journal"
 	"bowline/runnerd/link"
+	"bowline/runnerd/sanitize"
 	"bowline/runnerd/seglog"
 	"bowline/runnerd/supervise"
 	"bowline/wire"
@@ -118,7 +119,7 @@ func (p *program) run(ctx context.Context) (err error) {
 		err = errors.Join(err, sup.Close(ctx))
 	}()
 	ex := executor.New(executor.Options{
-		Journal: jr, Kinds: kinds(), Spawner: m.lines.watching(sup), Environ: p.env, PassEnv: p.passEnv, OnlyPassEnv: !p.prpUse, Workspace: p.workspace,
+		Journal: jr, Kinds: kinds(), Spawner: m.lines.watching(sup), Environ: p.env, PassEnv: p.passEnv, OnlyPassEnv: !p.prpUse, Workspace: p.workspace, Sanitizer: p.sanitizer(),
 		Permission: p.permission, Redial: !p.prpUse, Log: log, OnCommand: m.command, OnReplay: m.replay, OnProvider: m.provider,
 	})
 	now := time.Now()
@@ -329,4 +330,12 @@ func lookup(env []string, name string) string {
 		}
 	}
 	return ""
+}
+
+// sanitizer is the storage redactor that PRP use asks for.
+func (p *program) sanitizer() *sanitize.Sanitizer {
+	if !p.prpUse {
+		return nil
+	}
+	return sanitize.New()
 }

@@ -29,6 +29,7 @@ import (
 	"bowline/driver"
 	"bowline/runnerd/journal"
 	"bowline/runnerd/redact"
+	"bowline/runnerd/sanitize"
 	"bowline/wire"
 	"bowline/wire/canonjson"
 	"bowline/wire/prp"
@@ -96,6 +97,9 @@ type Options struct {
 	Permission  driver.Permission
 	Log         *slog.Logger
 	Now         func() time.Time
+	// Sanitizer is the storage redactor of PRP use (prp.md 9.6, 14.4); nil in our
+	// own, where bytes are exact but for the values that were handed on.
+	Sanitizer *sanitize.Sanitizer
 	// Redial: the result of a terminal command may be delivered by a new
 	// connection; else the end of the connection ends the process (prp.md 9.8).
 	Redial bool
@@ -242,7 +246,7 @@ func (e *Executor) handle(ctx context.Context, cmd prp.Command) (ended bool, err
 		// The process is ending: the successor calls it indeterminate.
 		return false, context.Cause(ctx)
 	}
-	status, result := out.finish()
+	status, result := e.sanitized(out.finish())
 	var update func(*journal.Meta)
 	if out.update != nil {
 		update = out.update
@@ -281,6 +285,27 @@ func (e *Executor) handle(ctx context.Context, cmd prp.Command) (ended bool, err
 	e.send(done)
 	_, err = e.settleFence(ctx, ackWait, lost)
 	return true, err
+}
+
+// sanitized cleans a result. One that would lose what identifies it is refused
+// (prp.md 14.4).
+func (e *Executor) sanitized(status string, result []byte) (string, []byte) {
+	if e.opt.Sanitizer == nil {
+		return status, result
+	}
+	clean, err := e.opt.Sanitizer.Payload(result)
+	if err != nil {
+		return failed(wire.Errorf(wire.CodeInternal, "the result is withheld: it holds what looks like a secret")).finish()
+	}
+	return status, clean
+}
+
+// clean is a text without what looks like a secret.
+func (e *Executor) clean(text string) string {
+	if e.opt.Sanitizer == nil {
+		return text
+	}
+	return e.opt.Sanitizer.String(text)
 }
 
 // send gives a stored result to the link.

@@ -16,6 +16,7 @@ import (
 
 	"bowline/driver"
 	"bowline/runnerd/journal"
+	"bowline/runnerd/sanitize"
 	"bowline/runnerd/seglog"
 	"bowline/runnerd/supervise"
 	"bowline/wire"
@@ -361,6 +362,40 @@ func TestEventThatFitsIntoNoFrame(t *testing.T) {
 	}
 	if got := r.last(); !strings.Contains(got, `"turn.completed"`) || !strings.Contains(got, `"provider-a"`) || r.jr.Meta().Turn != nil {
 		t.Fatalf("in the place of the end: %.300s", got)
+	}
+}
+
+// In PRP use what looks like a secret is removed before anything is durable, and
+// an event that would lose what identifies it is refused (prp.md 9.6, 14.4).
+func TestSanitizedInPRPUse(t *testing.T) {
+	t.Parallel()
+	f := &fake{}
+	r := newRig(t, t.TempDir(), Kind{Driver: f})
+	r.e.opt.Sanitizer = sanitize.New()
+	r.run()
+	r.open()
+	r.do(prp.CommandTurnStart, `{"text":"x","turnId":"a"}`)
+	emit := func(typ, payload string, terminal bool) string {
+		t.Helper()
+		if err := f.host.Emit(t.Context(), driver.Event{Type: typ, Priority: 1, Payload: json.RawMessage(payload), Terminal: terminal}); err != nil {
+			t.Fatal(err)
+		}
+		return r.last()
+	}
+	if got := emit("item.completed", `{"itemId":"i","text":"use token=abcdef"}`, false); !strings.Contains(got, "token=[REDACTED]") || strings.Contains(got, "abcdef") {
+		t.Errorf("stored: %s", got)
+	}
+	if got := emit("item.completed", `{"itemId":"token=abcdef","text":"x"}`, false); !strings.Contains(got, "event_refused") || strings.Contains(got, "abcdef") {
+		t.Errorf("stored: %s", got)
+	}
+	if got := emit("turn.failed", `{"providerTurnId":"a","status":"token=abcdef"}`, true); !strings.Contains(got, `"turn.failed"`) || strings.Contains(got, "abcdef") || r.jr.Meta().Turn != nil {
+		t.Errorf("stored: %s", got)
+	}
+	if _, result := r.e.sanitized(prp.StatusCompleted, []byte(`{"message":"secret=abcdef"}`)); strings.Contains(string(result), "abcdef") {
+		t.Errorf("result: %s", result)
+	}
+	if status, result := r.e.sanitized(prp.StatusCompleted, []byte(`{"threadId":"secret=abcdef"}`)); status != prp.StatusFailed || strings.Contains(string(result), "abcdef") {
+		t.Errorf("result: %s %s", status, result)
 	}
 }
 

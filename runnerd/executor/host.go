@@ -3,6 +3,7 @@ package executor
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -11,6 +12,7 @@ import (
 	"bowline/driver"
 	"bowline/runnerd/journal"
 	"bowline/runnerd/redact"
+	"bowline/runnerd/sanitize"
 	"bowline/wire"
 	"bowline/wire/canonjson"
 	"bowline/wire/prp"
@@ -72,6 +74,19 @@ func (h *host) Emit(ctx context.Context, ev driver.Event) error {
 }
 
 func (h *host) append(ctx context.Context, ev driver.Event) error {
+	refused := false
+	if san := h.e.opt.Sanitizer; san != nil {
+		clean, err := san.Payload(ev.Payload)
+		var re *sanitize.RefusedError
+		switch {
+		case errors.As(err, &re):
+			refused = true
+		case err != nil:
+			return fmt.Errorf("%s: payload: %w", ev.Type, err)
+		default:
+			ev.Payload = clean
+		}
+	}
 	out := journal.Event{Type: ev.Type, Priority: ev.Priority, Payload: ev.Payload, Provider: h.provider, Resume: ev.Resume}
 	switch {
 	case ev.Terminal:
@@ -93,24 +108,29 @@ func (h *host) append(ctx context.Context, ev driver.Event) error {
 			m.Provider.ProcessID, m.Provider.Cwd = id.RuntimeIdentity.ProcessID, id.Cwd
 		}
 	}
+	if refused {
+		return h.instead(ctx, ev, out, "event_refused")
+	}
 	err := h.e.jr.Emit(ctx, out)
 	if wire.CodeOf(err) != wire.CodeTooLarge || h.e.jr.Failure() != nil {
 		return err
 	}
 	// A driver's limits are below ours unless the frame limit was set lower: what
 	// does not fit is told of, and a turn still ends.
-	return h.tooLarge(ctx, ev, out)
+	return h.instead(ctx, ev, out, "event_too_large")
 }
 
-// tooLarge puts a small event in the place of one that fits into no frame.
-func (h *host) tooLarge(ctx context.Context, ev driver.Event, out journal.Event) error {
-	payload := map[string]any{"code": "event_too_large", "originalEventType": ev.Type, "bytes": len(ev.Payload)}
+// instead puts a small event in the place of one that fits into no frame
+// (event_too_large) or whose identifying members hold a secret (event_refused,
+// prp.md 14.4). A turn still ends.
+func (h *host) instead(ctx context.Context, ev driver.Event, out journal.Event, code string) error {
+	payload := map[string]any{"code": code, "originalEventType": ev.Type, "bytes": len(ev.Payload)}
 	if ev.Terminal {
 		payload["status"] = strings.TrimPrefix(ev.Type, "turn.")
 		var id struct {
 			ProviderTurnID string `json:"providerTurnId"`
 		}
-		if err := json.Unmarshal(ev.Payload, &id); err == nil && len(id.ProviderTurnID) <= prp.MaxIdentityLen {
+		if err := json.Unmarshal(ev.Payload, &id); err == nil && len(id.ProviderTurnID) <= prp.MaxIdentityLen && h.e.clean(id.ProviderTurnID) == id.ProviderTurnID {
 			payload["providerTurnId"] = id.ProviderTurnID
 		}
 	} else {
@@ -130,7 +150,7 @@ func (h *host) Spawn(ctx context.Context, spec driver.ProcessSpec) (driver.Proce
 
 // Diagnostic implements driver.Host.
 func (h *host) Diagnostic(format string, args ...any) {
-	text := h.redactor.String(fmt.Sprintf(format, args...))
+	text := h.e.clean(h.redactor.String(fmt.Sprintf(format, args...)))
 	if len(text) > journal.MaxDiagnosticBytes {
 		text = text[:journal.MaxDiagnosticBytes] + "…[truncated]"
 	}
