@@ -120,6 +120,11 @@ func (s *server) hostLog(runID string) []hostEvent {
 // turnEvent tells whether a host event is one that the scripted provider
 // produced in its turn.
 func turnEvent(e *hostEvent) bool {
+	// The runner ends a turn whose start it found pending after a crash: that
+	// is its own word, the provider knows nothing of it.
+	if e.Event.Type == "turn.failed" && strings.Contains(string(e.Event.Payload), `"execution_indeterminate"`) {
+		return false
+	}
 	return e.Event.Origin == "runner" &&
 		(strings.HasPrefix(e.Event.Type, "turn.") || strings.HasPrefix(e.Event.Type, "item."))
 }

@@ -57,10 +57,15 @@ const (
 	maxReasonLen    = 64
 )
 
-// reasonOf takes the provider's own code when it looks like one.
+// reasonOf takes the provider's own code when it looks like one. A runner that
+// found turn.start pending after a crash says so by the command's result and by
+// the turn's end, in either order: the run's reason is the same.
 func reasonOf(payload canonjson.Value, fallback string) string {
 	for _, v := range []canonjson.Value{payload.Get("error", "code"), payload.Get("code"), payload.Get("reason")} {
-		if s := v.Str(); prp.IsStableID(s, maxReasonLen) {
+		switch s := v.Str(); {
+		case s == indeterminateCode:
+			return ReasonIndeterminate
+		case prp.IsStableID(s, maxReasonLen):
 			return s
 		}
 	}

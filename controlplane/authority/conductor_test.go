@@ -273,6 +273,11 @@ func scenarios() []scenario {
 			p.event("turn.interrupted", `{"status":"interrupted"}`)
 			p.toClosed()
 		}},
+		{"indeterminate, told by the turn first", store.StatusFailed, authority.ReasonIndeterminate, func(p *play) {
+			p.toTurn()
+			p.event("turn.failed", `{"status":"failed","error":{"code":"execution_indeterminate","message":"m"}}`)
+			p.toClosed()
+		}},
 		{"timed out", store.StatusFailed, authority.ReasonTimeout, func(p *play) {
 			p.toTurn()
 			p.apply(authority.TimedOut{})
