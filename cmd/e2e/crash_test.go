@@ -179,6 +179,7 @@ func TestKillRunnerdEarly(t *testing.T) {
 			led = readLedgerFile(t, ledgerPath)
 		}
 		judge(&run, led, s.hostLog(id), t.Errorf)
+		waitFor(t, "the runner to leave", func() bool { return runnerPID(id) == 0 })
 	}
 	t.Logf("outcomes: %v", outcomes)
 }

@@ -120,13 +120,19 @@ func (s *server) hostLog(runID string) []hostEvent {
 // turnEvent tells whether a host event is one that the scripted provider
 // produced in its turn.
 func turnEvent(e *hostEvent) bool {
-	// The runner ends a turn whose start it found pending after a crash: that
-	// is its own word, the provider knows nothing of it.
-	if e.Event.Type == "turn.failed" && strings.Contains(string(e.Event.Payload), `"execution_indeterminate"`) {
-		return false
-	}
-	return e.Event.Origin == "runner" &&
+	return !runnersOwnEnd(e) && e.Event.Origin == "runner" &&
 		(strings.HasPrefix(e.Event.Type, "turn.") || strings.HasPrefix(e.Event.Type, "item."))
+}
+
+// runnersOwnEnd tells whether the runner itself ended a turn whose start it
+// found pending after a crash: the provider knows nothing of that. judge holds
+// it to be the only one, of a run that ended as indeterminate.
+func runnersOwnEnd(e *hostEvent) bool {
+	var p struct {
+		Error struct{ Code string }
+	}
+	return e.Event.Origin == "runner" && e.Event.Type == "turn.failed" &&
+		json.Unmarshal(e.Event.Payload, &p) == nil && p.Error.Code == "execution_indeterminate"
 }
 
 // runView is the part of a run that the oracle needs.
@@ -147,7 +153,7 @@ func (v *runView) ended() bool {
 func judge(run *runView, led *ledger, log []hostEvent, problem func(format string, args ...any)) {
 	var got []hostEvent
 	var sources []int64
-	terminals := 0
+	terminals, own := 0, 0
 	for i, e := range log {
 		if want := "1." + strconv.Itoa(i+1); e.ID != want {
 			problem("host cursor %s where %s was expected: the log is not dense", e.ID, want)
@@ -161,6 +167,9 @@ func judge(run *runView, led *ledger, log []hostEvent, problem func(format strin
 				problem("%d events after the terminal one", len(log)-1-i)
 			}
 		}
+		if runnersOwnEnd(&e) {
+			own++
+		}
 		if turnEvent(&e) {
 			got = append(got, e)
 		}
@@ -173,6 +182,9 @@ func judge(run *runView, led *ledger, log []hostEvent, problem func(format strin
 	}
 	if terminals != 1 {
 		problem("%d terminal events", terminals)
+	}
+	if own > 1 || own == 1 && (run.Status != "failed" || run.Reason != "indeterminate") {
+		problem("%d ends of a turn by the runner itself in a run that is %s (%s)", own, run.Status, run.Reason)
 	}
 	for turn, n := range led.effects {
 		if n != 1 {
